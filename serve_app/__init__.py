@@ -1,0 +1,1 @@
+"""How HTTP maps onto the domain: parse, authenticate, authorize, translate."""
