@@ -1,0 +1,333 @@
+"""Every setting of a deployment, with its unit and the reason for its value.
+
+One frozen Settings is built at start-up and passed down as an argument; no other module reads the
+environment. A field is set, in rising order of precedence, by its default, the TOML file (a table
+per section), the environment (`DESTRIER_<SECTION>_<FIELD>`) and the command line.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from cluster.errors import InvalidInput
+
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Engine = Literal["auto", "lance", "daft"]
+
+ENVIRONMENT_PREFIX = "DESTRIER_"
+
+
+class Section(BaseModel):
+    """A frozen group of settings that refuses unknown names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class HttpSettings(Section):
+    """Where and how HTTP is answered."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs auth.mode other than `off`."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 2333
+    """TCP port; 0 picks a free one. 2333 is the port that Lance namespace clients assume."""
+    base_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
+    """Prefix of every path, for deployments that share a host with others."""
+    ingress: Literal["direct", "serve"] = "direct"
+    """`direct`: each replica listens itself (3 to 15 times the requests per second of Ray Serve's
+    proxy, and backpressure reaches the client). `serve`: Ray Serve's own HTTP in front."""
+    replicas: Annotated[int, Field(ge=0, le=256)] = 0
+    """Replicas per cluster; 0 means two on a machine with more than one core, else one."""
+    requests_in_flight_max: Positive = 256
+    """Requests that one replica works on; beyond it 503. Each holds a few kB and at most one thread."""
+    bytes_in_flight_max: Positive = 1 << 30
+    """Bytes of JSON and small Arrow bodies that one replica holds at a time; beyond it 503."""
+    json_body_bytes_max: Positive = 8 << 20
+    """Bytes of a JSON body. The largest real ones are predicates with long IN lists."""
+    keep_alive_s: Seconds = 310
+    """Idle connections are kept longer than the 300 s for which LanceDB clients pool them, else a
+    client can write a streamed body into a connection that is being closed."""
+    request_timeout_s: Seconds = 300
+    """Longest time for an answer to begin, uploads apart; then 503."""
+    drain_timeout_s: Seconds = 20
+    """After SIGTERM, the time that accepted requests have to finish."""
+    refused_body_drain_bytes_max: Positive = 64 << 20
+    """Bytes read and dropped of an upload refused early; without it clients see a reset, not the answer."""
+
+
+class StorageSettings(Section):
+    """Where tables live and how safely they are written."""
+
+    root: str = "data"
+    """Folder or object-store URI that holds one folder per database."""
+    database: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")] = "default"
+    """The database of requests that name none."""
+    options: dict[str, SecretStr] = Field(default_factory=dict)
+    """Lance storage options of an object store (credentials, endpoint)."""
+    durability: Literal["fsync", "none"] = "fsync"
+    """`fsync`: files and folders of a commit are synced before the answer (no visible cost on the
+    disks measured). `none`: a power cut may lose acknowledged writes. Object stores ignore it."""
+    stable_row_ids: bool = True
+    """New tables keep row ids through updates and compaction, which exact incremental views need;
+    chosen at creation for good. A table's property `lance.stable_row_ids` = `false` turns it off."""
+    full_refresh_interval_s: Seconds = 60
+    """A cached table handle is re-read from the listing at least this often, whatever the cheap
+    freshness check says."""
+
+
+class LimitSettings(Section):
+    """Bounds on what one request may ask for."""
+
+    insert_small_bytes_max: Positive = 1 << 20
+    """An insert body up to this many bytes travels to the table actor and shares a commit; a larger
+    one is streamed into fragments by the replica."""
+    insert_body_bytes_max: Positive = 64 << 30
+    """Bytes of one Arrow body as sent."""
+    insert_decompressed_bytes_max: Positive = 256 << 30
+    """Bytes of one Arrow body after decompression."""
+    insert_batch_bytes_max: Positive = 2 << 30
+    """Bytes of one Arrow record batch after decompression; a batch is held in memory whole."""
+    insert_batches_max: Positive = 1_000_000
+    """Record batches of one body."""
+    columns_max: Positive = 10_000
+    """Fields of a schema, nested ones counted."""
+    sql_characters_max: Positive = 1 << 20
+    """Characters of a predicate or an expression."""
+    sql_operators_max: Positive = 1_000
+    """Operators of one predicate or expression. Lance 14.0.2 overflows its stack on flat chains
+    of between 1,500 and 6,000 terms."""
+    sql_arithmetic_max: Positive = 200
+    """Arithmetic operators of one predicate or expression; planning time grows with the cube (400
+    additions took 0.4 s, 800 took 2 s)."""
+    sql_depth_max: Positive = 32
+    """Nesting of parentheses. Lance's parser refuses about 48."""
+    sql_call_depth_max: Positive = 10
+    """Nesting of function calls; planning time doubles with each level of some functions."""
+    updates_max: Positive = 1_000
+    """Assignments of one update."""
+    metadata_entries_max: Positive = 10_000
+    """Entries of one schema metadata or properties map."""
+    metadata_bytes_max: Positive = 4 << 20
+    """Bytes of one schema metadata or properties map."""
+    version_ranges_max: Positive = 10_000
+    """Ranges of one version delete."""
+    page_size_default: Positive = 1_000
+    """Entries of a listing page when the request sets no limit (all, for listings that the peer does not page)."""
+    page_size_max: Positive = 10_000
+    """Entries of a listing page at most."""
+    query_rows_buffered_max: Positive = 10_000
+    """Rows of a result that are held before the first byte is sent, so that an error found while
+    reading still becomes an error answer."""
+    udtf_envelope_bytes_max: Positive = 16 << 20
+    """Bytes of a view's code envelope after base64."""
+    output_schema_bytes_max: Positive = 1 << 20
+    """Bytes of a view's Arrow schema after base64."""
+
+
+class ActorSettings(Section):
+    """Lives and queues of the actors that own tables."""
+
+    idle_s: Seconds = 300
+    """A table actor leaves after this long without work (about 85 MB each); callers recreate it."""
+    live_max: Positive = 64
+    """Table actors alive per database; the longest idle one leaves for a new one, and when none is
+    idle the caller gets 503."""
+    pending_requests_max: Positive = 2_048
+    """Requests waiting in one table actor; beyond it 503."""
+    pending_bytes_max: Positive = 256 << 20
+    """Bytes of insert bodies waiting in one table actor; beyond it 503."""
+    batch_requests_max: Positive = 1_024
+    """Inserts that share one commit."""
+    batch_bytes_max: Positive = 64 << 20
+    """Bytes of inserts that share one commit."""
+    call_timeout_s: Seconds = 120
+    """Longest wait for a table actor's answer; then the outcome is unknown and resolved by request id."""
+    commit_retries_max: Positive = 10
+    """Times that a change is staged anew after another writer of the same files won."""
+    requests_remembered_max: Positive = 100_000
+    """Answers kept in memory for requests that are sent again."""
+    versions_replayed_max: Positive = 256
+    """Newest versions whose request ids a restarted actor reads back (0.16 ms each)."""
+
+
+class EngineSettings(Section):
+    """Which engine reads and rewrites."""
+
+    engine: Engine = "auto"
+    """`lance`: in the process that has the table open. `daft`: always on the cluster. `auto`: Daft
+    from the thresholds below, when there is more than this node's share to win."""
+    distributed_scan_rows: Positive = 50_000_000
+    """Rows of a table from which `auto` scans on the cluster. Two cores gain nothing at 4M rows."""
+    distributed_write_rows: Positive = 50_000_000
+    """Rows of a table from which `auto` rewrites on the cluster."""
+    distributed_nodes_min: Positive = 2
+    """Alive nodes that a cluster needs before `auto` distributes."""
+    plan_timeout_s: Seconds = 240
+    """Deadline of one distributed plan; then 503, and nothing has changed."""
+    read_timeout_s: Seconds = 120
+    """Deadline of one read in process; then 503."""
+    stuck_threads_max: Positive = 4
+    """Reads past their deadline that still hold a thread; beyond it the replica is replaced."""
+
+
+class AuthSettings(Section):
+    """Who may call."""
+
+    mode: Literal["on", "off"] = "on"
+    """`off` answers everyone as administrator; loopback only."""
+    admin_key: SecretStr | None = None
+    """Key of the first administrator (environment: DESTRIER_ADMIN_KEY). Without it the first start
+    makes one, prints it once and stores its hash."""
+    key_cache_s: Seconds = 5
+    """A revoked key is refused everywhere after this long."""
+    jwt_issuer: str | None = None
+    """Required `iss` of bearer tokens; bearer JWTs are refused while this is unset."""
+    jwt_audience: str | None = None
+    """Required `aud` of bearer tokens."""
+    jwt_jwks_url: AnyHttpUrl | None = None
+    """Where the issuer publishes its keys."""
+    jwt_algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
+    """Accepted signature algorithms; symmetric ones and `none` are never accepted."""
+    jwt_leeway_s: Annotated[float, Field(ge=0, le=300)] = 30
+    """Clock difference accepted in `exp` and `nbf`."""
+    jwks_refresh_s: Seconds = 300
+    """Keys are fetched again at least this often, and at once for an unknown key id (bounded)."""
+    jwt_grants_claim: str = "destrier_grants"
+    """Claim that lists grants, each `right[+right…]:pattern`; see docs/security.md."""
+
+
+class ViewSettings(Section):
+    """Materialized views."""
+
+    user_code: Literal["off", "allow-list", "trusted"] = "trusted"
+    """Which UDTF and chunker code is accepted: none, only code whose SHA-256 is listed, or any from
+    callers with the right `execute_code`."""
+    user_code_sha256: tuple[str, ...] = ()
+    """SHA-256 of accepted code envelopes when user_code is `allow-list`."""
+    cloudpickle: bool = False
+    """Accept pickled code; source text is the default because it can be read and reviewed."""
+
+
+class RaySettings(Section):
+    """The Ray cluster."""
+
+    address: str | None = None
+    """Cluster to join; unset starts one on this machine."""
+    namespace: str = "destrier"
+    """Ray namespace of the actors; two deployments on one cluster need two."""
+    object_store_bytes: Positive = 256 << 20
+    """Object store of a Ray started here. Small inserts and Daft's intermediate results pass through."""
+    dashboard: bool = False
+    """Ray's dashboard on loopback, for a Ray started here (costs 200 MB and 3 s)."""
+
+
+class Settings(Section):
+    """The whole configuration of one deployment."""
+
+    http: HttpSettings = HttpSettings()
+    storage: StorageSettings = StorageSettings()
+    limits: LimitSettings = LimitSettings()
+    actors: ActorSettings = ActorSettings()
+    engine: EngineSettings = EngineSettings()
+    auth: AuthSettings = AuthSettings()
+    views: ViewSettings = ViewSettings()
+    ray: RaySettings = RaySettings()
+
+
+# Names without a section, for the settings that people type.
+ENVIRONMENT_ALIASES = {
+    "DESTRIER_ROOT": ("storage", "root"),
+    "DESTRIER_DATABASE": ("storage", "database"),
+    "DESTRIER_PORT": ("http", "port"),
+    "DESTRIER_HOST": ("http", "host"),
+    "DESTRIER_ADMIN_KEY": ("auth", "admin_key"),
+    "DESTRIER_ENGINE": ("engine", "engine"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Settings and, for each `section.field` that is not a default, where its value came from."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+def load_settings(
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[tuple[str, str], Any] | None = None,
+) -> LoadedSettings:
+    """Merge defaults, file, environment and command line.
+
+    Raises:
+        InvalidInput: an unknown name or a value out of range, named with its source.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    sources: dict[str, str] = {}
+
+    def put(section: str, field: str, value: Any, source: str) -> None:
+        values.setdefault(section, {})[field] = value
+        sources[f"{section}.{field}"] = source
+
+    for section, fields in _read_file(config).items():
+        if not isinstance(fields, dict):
+            raise InvalidInput(f"{config}: {section!r} must be a table of settings")
+        for field, value in fields.items():
+            put(section, field, value, str(config))
+    for (section, field), (variable, text) in _read_environment(
+        os.environ if environment is None else environment
+    ).items():
+        put(section, field, _split_if_tuple(section, field, text), variable)
+    for (section, field), value in (overrides or {}).items():
+        put(section, field, value, "command line")
+    try:
+        return LoadedSettings(Settings.model_validate(values), sources)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        source = sources.get(".".join(str(part) for part in first["loc"][:2]), "settings")
+        raise InvalidInput(f"{name} ({source}): {first['msg']}") from None
+
+
+def environment_name(section: str, field: str) -> str:
+    """The variable that sets a field."""
+    return f"{ENVIRONMENT_PREFIX}{section.upper()}_{field.upper()}"
+
+
+def _read_file(config: Path | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    try:
+        return tomllib.loads(config.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"cannot read settings from {config}: {error}") from None
+
+
+def _read_environment(
+    environment: Mapping[str, str],
+) -> dict[tuple[str, str], tuple[str, str]]:
+    known = dict(ENVIRONMENT_ALIASES)
+    for section, info in Settings.model_fields.items():
+        model = info.annotation
+        assert isinstance(model, type) and issubclass(model, Section)
+        for field in model.model_fields:
+            known[environment_name(section, field)] = (section, field)
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for variable, target in known.items():
+        if variable in environment:
+            found[target] = (variable, environment[variable])
+    return found
+
+
+def _split_if_tuple(section: str, field: str, text: str) -> Any:
+    info = Settings.model_fields[section].annotation
+    assert isinstance(info, type) and issubclass(info, Section)
+    if isinstance(info.model_fields[field].default, tuple):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    return text
