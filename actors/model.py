@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 from cluster.identifiers import ObjectId
+
+T = TypeVar("T")
 
 
 class CreateMode(StrEnum):
@@ -120,3 +123,98 @@ class IndexStats:
     num_indexed_rows: int
     num_unindexed_rows: int
     num_indices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Which state of a table a read is to see.
+
+    With neither `version` nor `tag` the latest of `branch`. `version_min` is a client's lower bound:
+    the state must be at least this version.
+    """
+
+    branch: str | None = None
+    version: int | None = None
+    tag: str | None = None
+    version_min: int | None = None
+
+
+LATEST = Pin()
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A count and the version that was counted."""
+
+    count: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """A plain scan.
+
+    `columns` maps output names to field paths or SQL expressions, in order; None is every column.
+    """
+
+    filter: str | None = None
+    columns: tuple[tuple[str, str], ...] | None = None
+    limit: int | None = None
+    offset: int | None = None
+    with_row_id: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """A table to create: its data are staged, or are a whole Arrow IPC stream.
+
+    `schema_metadata` is merged into the schema's own; `stable_row_ids` None takes the setting.
+    """
+
+    id: ObjectId
+    properties: Mapping[str, str] = field(default_factory=dict)
+    schema_metadata: Mapping[str, str] = field(default_factory=dict)
+    stable_row_ids: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTable:
+    """A table after CreateTable: new, replaced, or already there (`created` False)."""
+
+    record: TableRecord
+    version: int
+    transaction_id: str | None
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable:
+    """What was dropped or deregistered."""
+
+    id: ObjectId
+    location: str
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a listing; `page_token` is None on the last."""
+
+    items: tuple[T, ...]
+    page_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """A table at one state; `schema_ipc` is the Arrow schema as an IPC message.
+
+    Of a declared table `version` and `schema_ipc` are None.
+    """
+
+    record: TableRecord
+    version: int | None = None
+    schema_ipc: bytes | None = None
+    num_rows: int | None = None
+    num_fragments: int | None = None
+    num_deleted_rows: int | None = None
+    total_bytes: int | None = None

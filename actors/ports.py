@@ -1,0 +1,222 @@
+"""The interfaces that HTTP sees and tests fake: what a server of tables can do.
+
+Every method raises only errors of cluster.errors. A write's success means durable and visible to
+every later read; any error but OutcomeUnknown means that nothing changed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+
+from actors.model import (
+    Assignment,
+    Commit,
+    Counted,
+    CreatedTable,
+    CreateMode,
+    DroppedTable,
+    IndexStats,
+    InsertMode,
+    NewTable,
+    Page,
+    Pin,
+    RequestKey,
+    ScanRequest,
+    TableDescription,
+    TableRecord,
+    VersionRange,
+    VersionRecord,
+)
+from cluster.identifiers import ObjectId, TableRef
+from cluster.settings import Engine
+
+
+class RowStream(Protocol):
+    """The result of a scan: a schema, the version it was read at, and batches on demand.
+
+    `batches` blocks and is iterated from one thread; closing the iterator ends the scan.
+    """
+
+    schema: pa.Schema
+    version: int
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, in order."""
+        ...
+
+
+class CatalogOperations(Protocol):
+    """Namespaces and names of tables of one database."""
+
+    async def create_namespace(
+        self, namespace: ObjectId, mode: CreateMode, properties: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Create and return the namespace's properties."""
+        ...
+
+    async def list_namespaces(
+        self, parent: ObjectId, page_token: str | None, limit: int | None
+    ) -> Page[str]:
+        """Names of the namespaces inside `parent`, sorted, after `page_token`."""
+        ...
+
+    async def describe_namespace(self, namespace: ObjectId) -> Mapping[str, str]:
+        """The namespace's properties; NamespaceNotFound if it is not there."""
+        ...
+
+    async def drop_namespace(
+        self, namespace: ObjectId, *, skip_missing: bool, cascade: bool
+    ) -> Mapping[str, str]:
+        """Drop and return its properties; `cascade` drops everything inside first."""
+        ...
+
+    async def declare_table(
+        self, table: ObjectId, location: str | None, properties: Mapping[str, str]
+    ) -> TableRecord:
+        """Reserve a name; data come with the first insert."""
+        ...
+
+    async def register_table(
+        self,
+        table: ObjectId,
+        location: str,
+        properties: Mapping[str, str],
+        *,
+        overwrite: bool,
+    ) -> TableRecord:
+        """Give a name to a table that is in the database's folder already."""
+        ...
+
+    async def deregister_table(self, table: ObjectId) -> DroppedTable:
+        """Forget the name, keep the data."""
+        ...
+
+    async def drop_table(self, table: ObjectId) -> DroppedTable:
+        """Forget the name and delete the data."""
+        ...
+
+    async def find_table(self, table: ObjectId) -> TableRecord:
+        """The record; TableNotFound if it is not there."""
+        ...
+
+    async def list_tables(
+        self,
+        namespace: ObjectId,
+        page_token: str | None,
+        limit: int | None,
+        *,
+        include_declared: bool,
+    ) -> Page[str]:
+        """Names of the tables directly inside `namespace`, sorted, after `page_token`."""
+        ...
+
+    async def list_all_tables(
+        self, page_token: str | None, limit: int | None, *, include_declared: bool
+    ) -> Page[str]:
+        """Identifiers (names joined by `$`) of every table of the database, sorted."""
+        ...
+
+
+class ServerOperations(Protocol):
+    """Everything that HTTP asks of the domain. `engine` None takes the setting."""
+
+    def catalog(self, database: str) -> CatalogOperations:
+        """The catalog of a database; a database exists from its first change."""
+        ...
+
+    async def create_table(
+        self, database: str, table: NewTable, mode: CreateMode, body: bytes | BinaryIO
+    ) -> CreatedTable:
+        """Create from an Arrow IPC stream: bytes, or a blocking reader read from one other thread."""
+        ...
+
+    async def describe_table(
+        self, table: TableRef, pin: Pin, *, detailed: bool
+    ) -> TableDescription:
+        """Location, version and schema; counts too if `detailed`."""
+        ...
+
+    async def insert_rows(
+        self,
+        table: TableRef,
+        branch: str | None,
+        mode: InsertMode,
+        key: RequestKey,
+        body: bytes,
+    ) -> Commit:
+        """Insert one small Arrow IPC stream; appends share commits."""
+        ...
+
+    async def insert_stream(
+        self,
+        table: TableRef,
+        branch: str | None,
+        mode: InsertMode,
+        request_id: str,
+        body: BinaryIO,
+    ) -> Commit:
+        """Insert an Arrow IPC stream of any size from a blocking reader.
+
+        The reader is read from one other thread; an error it raises is the insert's outcome and
+        nothing changes. `request_id` is a RequestKey's id; the digest is that of the bytes read.
+        """
+        ...
+
+    async def update_rows(
+        self,
+        table: TableRef,
+        branch: str | None,
+        key: RequestKey,
+        assignments: Sequence[Assignment],
+        predicate: str | None,
+        properties: Mapping[str, str] | None,
+        engine: Engine | None,
+    ) -> tuple[Commit, Mapping[str, str]]:
+        """Update; returns the commit and the table's properties after it."""
+        ...
+
+    async def delete_rows(
+        self,
+        table: TableRef,
+        branch: str | None,
+        key: RequestKey,
+        predicate: str,
+        engine: Engine | None,
+    ) -> Commit:
+        """Delete the rows that `predicate` selects."""
+        ...
+
+    async def update_schema_metadata(
+        self, table: TableRef, branch: str | None, key: RequestKey, metadata: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Merge and return the whole map."""
+        ...
+
+    async def count_rows(
+        self, table: TableRef, pin: Pin, predicate: str | None, engine: Engine | None
+    ) -> Counted:
+        """Count rows."""
+        ...
+
+    async def scan(
+        self, table: TableRef, pin: Pin, request: ScanRequest, engine: Engine | None
+    ) -> RowStream:
+        """Start a scan; errors in the request are raised here, before the first batch."""
+        ...
+
+    async def describe_index_stats(self, table: TableRef, pin: Pin, index: str) -> IndexStats:
+        """Statistics of one index."""
+        ...
+
+    async def list_versions(
+        self, table: TableRef, branch: str | None, *, descending: bool
+    ) -> Sequence[VersionRecord]:
+        """Version records, oldest first unless `descending`."""
+        ...
+
+    async def delete_versions(
+        self, table: TableRef, branch: str | None, ranges: Sequence[VersionRange]
+    ) -> int:
+        """Delete version records; returns how many."""
+        ...
