@@ -1,0 +1,173 @@
+"""The storage under the root: small files beside Lance's own, listings, and durability.
+
+Lance reads and writes its tables itself; this module is for what Lance does not do: a table's sidecar
+files, the marks of dropped tables, and fsync. Paths go through pyarrow's file systems, so that a folder
+and an object store are one code path; only what needs system calls asks `is_local`.
+"""
+
+import os
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from pyarrow import fs
+
+from cluster.errors import InvalidInput
+from cluster.settings import StorageSettings
+
+# Destrier's own files live in this folder: of a table (dropped with it) and of the root.
+SIDECAR = "_destrier"
+ROOT_SIDECAR = ".destrier"
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where the tables are; cheap to build, picklable, opens nothing until used."""
+
+    root: str
+    options: tuple[tuple[str, str], ...]
+    fsync: bool
+    is_local: bool
+
+    @staticmethod
+    def of(settings: StorageSettings) -> "Storage":
+        """The storage that the settings name; a local root becomes an absolute path.
+
+        Raises:
+            InvalidInput: a URI scheme that is not served.
+        """
+        scheme = urlparse(settings.root).scheme
+        options = tuple((k, v.get_secret_value()) for k, v in sorted(settings.options.items()))
+        if scheme in ("", "file"):
+            path = unquote(urlparse(settings.root).path) if scheme else settings.root
+            root = str(Path(path).expanduser().absolute())
+            return Storage(root, options, settings.durability == "fsync", True)
+        if scheme != "s3":
+            raise InvalidInput(f"storage.root: {scheme}:// is not served; use a folder or s3://")
+        return Storage(settings.root.rstrip("/"), options, False, False)
+
+    @property
+    def lance_options(self) -> dict[str, str] | None:
+        """Storage options as pylance takes them."""
+        return dict(self.options) or None
+
+    def database_uri(self, database: str) -> str:
+        """The folder of a database."""
+        return f"{self.root}/{database}"
+
+    def _open(self, uri: str) -> tuple[fs.FileSystem, str]:
+        if self.is_local:
+            return fs.LocalFileSystem(), uri
+        options = dict(self.options)
+        endpoint = options.get("aws_endpoint") or options.get("endpoint")
+        parsed = urlparse(endpoint) if endpoint else None
+        store = fs.S3FileSystem(
+            access_key=options.get("aws_access_key_id"),
+            secret_key=options.get("aws_secret_access_key"),
+            region=options.get("aws_region") or options.get("region"),
+            endpoint_override=parsed.netloc if parsed else None,
+            scheme=parsed.scheme if parsed else "https",
+        )
+        return store, uri.removeprefix("s3://")
+
+    def read(self, uri: str) -> bytes | None:
+        """The bytes of a small file; None if it is not there."""
+        store, path = self._open(uri)
+        try:
+            with store.open_input_file(path) as stream:
+                return bytes(stream.readall())
+        except FileNotFoundError:
+            return None
+
+    def exists(self, uri: str) -> bool:
+        """Whether a file or folder is there."""
+        store, path = self._open(uri)
+        return bool(store.get_file_info(path).type != fs.FileType.NotFound)
+
+    def write(self, uri: str, data: bytes) -> None:
+        """Replace a small file atomically and durably."""
+        if not self.is_local:
+            store, path = self._open(uri)
+            with store.open_output_stream(path) as stream:
+                stream.write(data)
+            return
+        target = Path(uri)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(target)
+        self.sync([str(target.parent)])
+
+    def create(self, uri: str, data: bytes) -> bool:
+        """Write a small file unless it is there; says whether this call wrote it."""
+        if not self.is_local:
+            if self.exists(uri):
+                return False
+            self.write(uri, data)
+            return True
+        target = Path(uri)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        temporary.write_bytes(data)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        self.sync([str(target), str(target.parent)])
+        return True
+
+    def delete_file(self, uri: str) -> None:
+        """Delete a file if it is there."""
+        store, path = self._open(uri)
+        try:
+            store.delete_file(path)
+        except FileNotFoundError:
+            return
+
+    def delete_folder(self, uri: str) -> None:
+        """Delete a folder and everything in it, if it is there."""
+        store, path = self._open(uri)
+        try:
+            store.delete_dir(path)
+        except FileNotFoundError:
+            return
+
+    def folders(self, uri: str) -> list[str]:
+        """Names of the folders directly inside `uri`; none if it is not there."""
+        if self.is_local:
+            try:
+                with os.scandir(uri) as entries:
+                    return [entry.name for entry in entries if entry.is_dir()]
+            except FileNotFoundError:
+                return []
+        store, path = self._open(uri)
+        selector = fs.FileSelector(path, allow_not_found=True)
+        return [i.base_name for i in store.get_file_info(selector) if i.type == fs.FileType.Directory]
+
+    def files(self, uri: str) -> list[tuple[str, int, int]]:
+        """Name, bytes and modification time (ms) of the files directly inside `uri`."""
+        store, path = self._open(uri)
+        selector = fs.FileSelector(path, allow_not_found=True)
+        return [
+            (i.base_name, int(i.size or 0), int((i.mtime_ns or 0) // 1_000_000))
+            for i in store.get_file_info(selector)
+            if i.type == fs.FileType.File
+        ]
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Flush local files and folders to the disk; object stores are durable when they answer."""
+        if not self.fsync:
+            return
+        for path in dict.fromkeys(paths):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
