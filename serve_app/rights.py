@@ -37,7 +37,7 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Rights on every object that a pattern matches; `of` and `parse` check, the constructor not."""
+    """Rights on every object that a pattern matches; `of` and `parse` check them."""
 
     rights: frozenset[Right]
     pattern: str
@@ -111,7 +111,7 @@ def _expression(text: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """An authenticated caller; `name` is unique per credential, is logged and scopes request ids."""
+    """An authenticated caller; `name` is unique per credential and scopes request ids."""
 
     name: str
     grants: tuple[Grant, ...]
