@@ -127,6 +127,13 @@ class LimitSettings(Section):
     """Bytes of a view's code envelope after base64."""
     output_schema_bytes_max: Positive = 1 << 20
     """Bytes of a view's Arrow schema after base64."""
+    source_query_bytes_max: Positive = 1 << 20
+    """Bytes of a view's source query, which is stored with the view as it came."""
+    udtf_manifest_bytes_max: Positive = 1 << 20
+    """Bytes of the description of the environment that a view's code runs in."""
+    udtf_source_bytes_max: Positive = 256 << 10
+    """Bytes of Python source in a code envelope. It is parsed when the view is created: 256 kB took
+    up to 0.5 s and 240 MB, 1 MB 4 s and 930 MB."""
 
 
 class ActorSettings(Section):
@@ -185,6 +192,10 @@ class AuthSettings(Section):
     makes one, prints it once and stores its hash."""
     key_cache_s: Seconds = 5
     """A revoked key is refused everywhere after this long."""
+    credential_bytes_max: Positive = 16 << 10
+    """Bytes of one key or token; larger ones are refused unread. HTTP servers end headers near here."""
+    cache_entries_max: Positive = 4_096
+    """Credentials that one replica remembers, per kind (keys, unknown keys, tokens), about 1 kB each."""
     jwt_issuer: str | None = None
     """Required `iss` of bearer tokens; bearer JWTs are refused while this is unset."""
     jwt_audience: str | None = None
@@ -196,9 +207,19 @@ class AuthSettings(Section):
     jwt_leeway_s: Annotated[float, Field(ge=0, le=300)] = 30
     """Clock difference accepted in `exp` and `nbf`."""
     jwks_refresh_s: Seconds = 300
-    """Keys are fetched again at least this often, and at once for an unknown key id (bounded)."""
+    """Keys are fetched again at least this often, and at once for an unknown key id."""
+    jwks_fetch_interval_s: Seconds = 5
+    """Least time between two fetches, however many unknown key ids arrive."""
+    jwks_stale_s: Seconds = 3_000
+    """Keys of an issuer that cannot be reached are trusted this long after their last fetch; then
+    tokens get 503."""
+    jwks_timeout_s: Seconds = 5
+    """Longest time that one fetch of the keys may take."""
+    jwks_bytes_max: Positive = 1 << 20
+    """Bytes of the issuer's key document."""
     jwt_grants_claim: str = "destrier_grants"
-    """Claim that lists grants, each `right[+right…]:pattern`; see docs/security.md."""
+    """Claim that lists grants, each `right[+right…]:pattern`; see docs/security.md. A token without
+    the claim may do nothing."""
 
 
 class ViewSettings(Section):
