@@ -193,9 +193,10 @@ class AuthSettings(Section):
     key_cache_s: Seconds = 5
     """A revoked key is refused everywhere after this long."""
     credential_bytes_max: Positive = 16 << 10
-    """Bytes of one key or token; larger ones are refused unread. HTTP servers end headers near here."""
+    """Bytes of one key or token; a larger one is refused unread."""
     cache_entries_max: Positive = 4_096
-    """Credentials that one replica remembers, per kind (keys, unknown keys, tokens), about 1 kB each."""
+    """Credentials that one replica remembers, per kind (keys, unknown keys, tokens); about 1 kB
+    each."""
     jwt_issuer: str | None = None
     """Required `iss` of bearer tokens; bearer JWTs are refused while this is unset."""
     jwt_audience: str | None = None
