@@ -47,6 +47,8 @@ class HttpSettings(Section):
     """Requests that one replica works on; beyond it 503. Each holds a few kB and at most one thread."""
     bytes_in_flight_max: Positive = 1 << 30
     """Bytes of JSON and small Arrow bodies that one replica holds at a time; beyond it 503."""
+    head_bytes_max: Positive = 64 << 10
+    """Bytes of a request's line and headers. Tokens are the long ones; 8 kB is a usual bound."""
     json_body_bytes_max: Positive = 8 << 20
     """Bytes of a JSON body. The largest real ones are predicates with long IN lists."""
     keep_alive_s: Seconds = 310
