@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Send
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -128,8 +128,8 @@ class Exchange:
         message = await self._receive()
         if message["type"] == "http.request":
             self.body_is_read = not message.get("more_body", False)
-            if self._timeout is not None and self.status is None:
-                self._timeout.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
+            if not self.body_is_read and self.status is None:
+                self._limit_until(asyncio.get_running_loop().time() + self._timeout_s)
         else:
             self.body_is_read = self.is_disconnected = True
         return message
@@ -140,25 +140,25 @@ class Exchange:
             if not self.body_is_read:
                 await self._drain()
             self.status = message["status"]
-            if self._timeout is not None:
-                self._timeout.reschedule(None)
+            self._limit_until(None)
             message = {**message, "headers": self._answer_headers(message.get("headers", ()))}
         elif not message.get("more_body", False):
             self.is_complete = True
         await self._send(message)
 
-    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send a whole answer of the gateway's own."""
-        length = (b"content-length", b"%d" % len(body))
-        await self.send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
-        )
-        await self.send({"type": "http.response.body", "body": body})
+    def abandon(self) -> None:
+        """The app's time is over: the answer to come needs no more of the body and has no limit."""
+        self._timeout = None
+        self._abandon_body()
 
-    def abandon_body(self) -> None:
-        """Answer without the rest of the body; the connection ends with the answer."""
+    def _abandon_body(self) -> None:
         if not self.body_is_read:
             self.body_is_read = self.closes = True
+
+    def _limit_until(self, when: float | None) -> None:
+        # An expiring timeout has cancelled the app already and cannot be moved.
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(when)
 
     def _answer_headers(self, headers: Headers) -> Headers:
         own = [(name, value) for name, value in headers if name != b"x-request-id"]
@@ -178,7 +178,7 @@ class Exchange:
                 async with asyncio.timeout(self._timeout_s):
                     while not self.body_is_read and left >= 0:
                         left -= len((await self.receive()).get("body", b""))
-        self.abandon_body()
+        self._abandon_body()
 
 
 def with_json_type(headers: Headers, body_is_ours: bool) -> Headers:
@@ -189,11 +189,3 @@ def with_json_type(headers: Headers, body_is_ours: bool) -> Headers:
     return [pair for pair in headers if pair[0] not in dropped] + [
         (b"content-type", b"application/json")
     ]
-
-
-def raw_path_of(scope: Scope) -> bytes:
-    """The path as the client sent it, percent escapes kept, without the query."""
-    raw: bytes | None = scope.get("raw_path")
-    if raw is None:
-        raw = str(scope["path"]).encode()
-    return raw.partition(b"?")[0]

@@ -5,13 +5,11 @@ bounds what is in flight, answers probes, counts, and drains before the process 
 """
 
 import asyncio
-import json
 import logging
 import re
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,12 +17,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cluster import telemetry
 from cluster.errors import ErrorCode
 from cluster.settings import Settings
-from serve_app.exchange import Exchange, Headers, RequestHead, raw_path_of, with_json_type
+from serve_app.exchange import Exchange, RequestHead, with_json_type
 from serve_app.metrics import CONTENT_TYPE, RequestMetrics
+from serve_app.problems import Problem, problem, sent_path
 
 logger = logging.getLogger(__name__)
 
-PROBE_PREFIX = b"/-/"
+PROBE_PREFIX = "/-/"
 # For a client that went away; counted and never sent.
 STATUS_CLIENT_GONE = 499
 
@@ -33,27 +32,12 @@ _LOOPBACK_NAMES = {"127.0.0.1", "::1", "localhost"}
 _UPLOAD_VERBS = {"create", "insert", "merge_insert"}
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer of the gateway's own."""
-
-    status: int
-    code: ErrorCode
-    message: str
-    closes: bool = False
-
-
-_DRAINING = Refusal(
-    503,
-    ErrorCode.SERVICE_UNAVAILABLE,
-    "this server is shutting down; send the request again",
-    closes=True,
+_DRAINING = problem(
+    ErrorCode.SERVICE_UNAVAILABLE, "this server is shutting down; send the request again"
 )
-_TIMED_OUT = Refusal(
-    503,
+_TIMED_OUT = problem(
     ErrorCode.SERVICE_UNAVAILABLE,
     "the request took too long; a write may have happened, the same x-request-id tells",
-    closes=True,
 )
 
 
@@ -72,7 +56,7 @@ class Gateway:
     ) -> None:
         self._app = app
         self._http = settings.http
-        self._base_path = settings.http.base_path.encode()
+        self._base_path = settings.http.base_path
         self._upload_bytes_held = settings.limits.insert_small_bytes_max
         self._is_healthy = is_healthy
         self._trusts_everyone = settings.auth.mode == "off"
@@ -93,7 +77,7 @@ class Gateway:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = raw_path_of(scope)
+        path = sent_path(scope)
         if path.startswith(PROBE_PREFIX):
             await self._answer_probe(path[len(PROBE_PREFIX) :], send)
             return
@@ -135,9 +119,7 @@ class Gateway:
             return False
         return True
 
-    async def _admit(
-        self, path: bytes, scope: Scope, head: RequestHead, exchange: Exchange
-    ) -> None:
+    async def _admit(self, path: str, scope: Scope, head: RequestHead, exchange: Exchange) -> None:
         """Refuse the request, or hold its share of the bounds while it runs."""
         routed = self._route(path, scope)
         is_upload = routed is None and _is_upload(scope)
@@ -156,50 +138,44 @@ class Gateway:
             if self._is_draining and self._requests_in_flight == 0:
                 self._nothing_in_flight.set()
 
-    def _route(self, path: bytes, scope: Scope) -> Refusal | None:
+    def _route(self, path: str, scope: Scope) -> Problem | None:
         """Make `path`, free of the base path and of slashes at its end, what the app routes on."""
         if not path.isascii():
-            return Refusal(
-                400,
+            return problem(
                 ErrorCode.INVALID_INPUT,
                 "the path holds bytes that are not ASCII; percent-encode them",
             )
         if self._base_path:
             rest = path.removeprefix(self._base_path)
-            if len(rest) == len(path) or not rest.startswith(b"/"):
-                return Refusal(
-                    404,
-                    ErrorCode.UNSUPPORTED,
-                    f"every path begins with {self._http.base_path}/; add it",
+            if len(rest) == len(path) or not rest.startswith("/"):
+                return problem(
+                    ErrorCode.UNSUPPORTED, f"every path begins with {self._base_path}/; add it", 404
                 )
             path = rest
-        bare = path.rstrip(b"/") or b"/"
-        scope["path"] = bare.decode("ascii")
+        bare = path.rstrip("/") or "/"
+        scope["path"] = bare
         scope["state"]["trailing_slash"] = len(bare) < len(path)
         return None
 
-    def _refusal(self, head: RequestHead, is_upload: bool) -> Refusal | None:
+    def _refusal(self, head: RequestHead, is_upload: bool) -> Problem | None:
         """Why this request is not worked on now, if it is not."""
         http = self._http
         if self._is_draining:
             return _DRAINING
         if self._trusts_everyone and head.origin is not None and not _is_loopback(head.origin):
-            return Refusal(
-                403,
+            return problem(
                 ErrorCode.PERMISSION_DENIED,
                 "auth.mode is off, so pages of other hosts may not call; turn authentication on",
             )
         if not is_upload and (head.content_length or 0) > http.json_body_bytes_max:
             return self._too_large()
         if self._requests_in_flight >= http.requests_in_flight_max:
-            return Refusal(
-                503,
+            return problem(
                 ErrorCode.SERVICE_UNAVAILABLE,
                 f"{http.requests_in_flight_max} requests are being worked on; send this one again",
             )
         if self._bytes_in_flight + self._bytes_held(head, is_upload) > http.bytes_in_flight_max:
-            return Refusal(
-                503,
+            return problem(
                 ErrorCode.SERVICE_UNAVAILABLE,
                 "the requests being worked on hold too many bytes; send this one again",
             )
@@ -212,11 +188,11 @@ class Gateway:
             return min(head.content_length, bound)
         return bound if head.is_chunked else 0
 
-    def _too_large(self) -> Refusal:
-        return Refusal(
-            413,
+    def _too_large(self) -> Problem:
+        return problem(
             ErrorCode.INVALID_INPUT,
             f"the body is longer than {self._http.json_body_bytes_max} bytes; send a shorter one",
+            413,
         )
 
     async def _run(
@@ -231,14 +207,14 @@ class Gateway:
         except TimeoutError:
             if exchange.status is None:
                 logger.warning("%s %s timed out", scope["method"], scope["path"])
-                exchange.abandon_body()
+                exchange.abandon()
                 await self._refuse(exchange, scope, _TIMED_OUT)
             elif not exchange.is_complete:
                 raise
         except asyncio.CancelledError:
             # The server stops before the request is done.
             if exchange.status is None:
-                exchange.abandon_body()
+                exchange.abandon()
                 await self._refuse(exchange, scope, _TIMED_OUT)
             raise
         except Exception:
@@ -265,22 +241,17 @@ class Gateway:
         exchange.replay_body(body)
         return True
 
-    async def _refuse(self, exchange: Exchange, scope: Scope, refusal: Refusal) -> None:
-        headers, body = render_problem(
-            refusal.status, refusal.code, refusal.message, raw_path_of(scope).decode("latin-1")
-        )
-        if refusal.status == 503:
-            headers.append((b"retry-after", b"1"))
-        if refusal.closes:
+    async def _refuse(self, exchange: Exchange, scope: Scope, refusal: Problem) -> None:
+        if refusal is _DRAINING:
             exchange.closes = True
-        await exchange.answer(refusal.status, headers, body)
+        await refusal.response(sent_path(scope))(scope, exchange.receive, exchange.send)
 
-    async def _answer_probe(self, name: bytes, send: Send) -> None:
+    async def _answer_probe(self, name: str, send: Send) -> None:
         """Answer `/-/healthz`, `/-/readyz` and `/-/metrics`."""
         status, content_type = 200, b"text/plain; charset=utf-8"
-        if name == b"metrics":
+        if name == "metrics":
             body, content_type = self.metrics.expose(), CONTENT_TYPE
-        elif name not in (b"healthz", b"readyz"):
+        elif name not in ("healthz", "readyz"):
             status, body = 404, b"no such probe\n"
         elif self._is_draining:
             status, body = 503, b"draining\n"
@@ -291,11 +262,6 @@ class Gateway:
         headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-
-
-def render_problem(status: int, code: ErrorCode, message: str, path: str) -> tuple[Headers, bytes]:
-    body = {"status": status, "code": int(code), "error": message, "instance": path}
-    return [(b"content-type", b"application/json")], json.dumps(body).encode()
 
 
 def _is_upload(scope: Scope) -> bool:

@@ -1,0 +1,695 @@
+"""The gateway, in memory and behind a real socket: routing, bounds, refusals, draining.
+
+Apps here are a few lines of ASGI, so that a test sees exactly what the gateway hands on.
+"""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from cluster.errors import InvalidInput
+from cluster.settings import Settings
+from serve_app.gateway import Gateway
+from serve_app.listener import Listener, listen_shared, reserve_address
+
+Message = dict[str, Any]
+Headers = dict[str, str]
+
+
+@dataclass
+class Answer:
+    """What a client got, and what the app was given."""
+
+    status: int = 0
+    headers: Headers = field(default_factory=dict)
+    body: bytes = b""
+    scope: dict[str, Any] = field(default_factory=dict)
+    parts_read: int = 0
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def settings(**http: Any) -> Settings:
+    return Settings(http=http)
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with what it was given."""
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        body += message["body"]
+        more = message["more_body"]
+    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+    told = {"path": scope["path"], "body": body.decode(), "headers": headers}
+    await answer(send, 200, json.dumps({**told, "state": scope["state"]}).encode())
+
+
+async def answer(send: Any, status: int, body: bytes, headers: Any = ()) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def call(
+    gateway: Gateway,
+    path: str = "/v1/table/t/count_rows",
+    parts: tuple[bytes, ...] = (b"",),
+    headers: Headers | None = None,
+    method: str = "POST",
+    ends: bool = True,
+) -> Answer:
+    """Send one request whose body arrives in `parts`; without `ends` the client then goes away."""
+    got = Answer()
+    left = list(parts)
+
+    async def receive() -> Message:
+        await asyncio.sleep(0)
+        if not left:
+            if got.body or ends:
+                await asyncio.Event().wait()
+            return {"type": "http.disconnect"}
+        got.parts_read += 1
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left) or not ends}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            got.status = message["status"]
+            got.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            got.body += message.get("body", b"")
+
+    got.scope = {
+        "type": "http",
+        "method": method,
+        "path": httpx.URL(path).path,
+        "raw_path": path.encode("latin-1"),
+        "query_string": b"",
+        "headers": [(k.encode(), v.encode()) for k, v in (headers or {}).items()],
+        "state": {},
+    }
+    await gateway(got.scope, receive, send)
+    return got
+
+
+@dataclass
+class HeldApp:
+    """Answers nothing until it is released."""
+
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    running: int = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.running += 1
+        await self.released.wait()
+        await answer(send, 200, b"done")
+
+
+async def turn_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+# Routing
+
+
+@pytest.mark.parametrize(
+    ("sent", "routed", "slash"),
+    [
+        ("/v1/table/t/count_rows", "/v1/table/t/count_rows", False),
+        ("/v1/table/t/count_rows/", "/v1/table/t/count_rows", True),
+        ("/v1/table/t/count_rows///", "/v1/table/t/count_rows", True),
+        ("/v1/table/a%2Fb/count_rows", "/v1/table/a%2Fb/count_rows", False),
+        ("/v1/table/a%24b+c/count_rows/", "/v1/table/a%24b+c/count_rows", True),
+        ("/", "/", False),
+    ],
+)
+def test_path_keeps_its_escapes_and_loses_its_slash(sent: str, routed: str, slash: bool) -> None:
+    async def test() -> None:
+        told = (await call(Gateway(echo, settings()), sent)).json
+        assert told["path"] == routed
+        assert told["state"]["trailing_slash"] is slash
+
+    run(test())
+
+
+def test_base_path_is_stripped_and_every_other_path_is_unknown() -> None:
+    async def test() -> None:
+        gateway = Gateway(echo, settings(base_path="/lance"))
+        assert (await call(gateway, "/lance/v1/table/t/drop")).json["path"] == "/v1/table/t/drop"
+        for path in ("/v1/table/t/drop", "/lancet/v1/table/t/drop", "/lance"):
+            refused = await call(gateway, path)
+            assert refused.status == 404
+            assert refused.json["instance"] == path
+
+    run(test())
+
+
+def test_path_with_raw_bytes_is_refused_when_it_is_not_ascii() -> None:
+    async def test() -> None:
+        refused = await call(Gateway(echo, settings()), "/v1/table/\xe9/drop")
+        assert (refused.status, refused.json["code"]) == (400, 13)
+
+    run(test())
+
+
+# Request ids
+
+
+def test_request_id_of_the_client_is_handed_on_and_sent_back() -> None:
+    async def test() -> None:
+        got = await call(Gateway(echo, settings()), headers={"x-request-id": "abc-1"})
+        assert got.json["state"]["request_id"] == "abc-1"
+        assert got.headers["x-request-id"] == "abc-1"
+
+    run(test())
+
+
+@pytest.mark.parametrize("sent", ["", "x" * 129, "tab\there", "caf\xe9"])
+def test_request_id_is_made_when_the_client_sends_none_that_can_be_used(sent: str) -> None:
+    async def test() -> None:
+        got = await call(Gateway(echo, settings()), headers={"x-request-id": sent})
+        made = got.headers["x-request-id"]
+        assert len(made) == 36
+        assert made == got.json["state"]["request_id"]
+
+    run(test())
+
+
+def test_request_id_is_on_refusals_and_never_twice() -> None:
+    async def tells_an_id(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 200, b"", [(b"x-request-id", b"of the app")])
+
+    async def test() -> None:
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/",
+            "raw_path": b"/",
+            "headers": [(b"x-request-id", b"mine")],
+        }
+        await Gateway(tells_an_id, settings())(scope, receive, send)
+        named = [value for name, value in sent[0]["headers"] if name == b"x-request-id"]
+        assert named == [b"mine"]
+
+        gateway = Gateway(echo, settings(json_body_bytes_max=1))
+        refused = await call(gateway, parts=(b"{  }",), headers={"x-request-id": "mine"})
+        assert (refused.status, refused.headers["x-request-id"]) == (413, "mine")
+
+    run(test())
+
+
+# JSON bodies
+
+
+def test_absent_body_is_an_empty_object() -> None:
+    async def test() -> None:
+        told = (await call(Gateway(echo, settings()), headers={"content-length": "0"})).json
+        assert told["body"] == "{}"
+        assert told["headers"] == {"content-type": "application/json"}
+
+    run(test())
+
+
+def test_any_content_type_means_json_outside_uploads() -> None:
+    async def test() -> None:
+        sent = {"content-type": "application/x-www-form-urlencoded", "content-length": "7"}
+        told = (await call(Gateway(echo, settings()), parts=(b'{"a":1}',), headers=sent)).json
+        assert told["body"] == '{"a":1}'
+        assert told["headers"] == {"content-type": "application/json", "content-length": "7"}
+
+    run(test())
+
+
+def test_get_has_no_body_made_up() -> None:
+    async def test() -> None:
+        told = (await call(Gateway(echo, settings()), "/v1/table", method="GET")).json
+        assert (told["body"], told["headers"]) == ("", {})
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/table/t/insert",
+        "/v1/table/t/create/",
+        "/v1/table/t/merge_insert",
+        "/v1/tables/t",
+    ],
+)
+def test_upload_reaches_the_app_as_it_is(path: str) -> None:
+    async def test() -> None:
+        gateway = Gateway(echo, settings(json_body_bytes_max=4))
+        got = await call(gateway, path, (b"first", b"second"), {"content-type": "text/plain"})
+        assert got.json["body"] == "firstsecond"
+        assert got.json["headers"] == {"content-type": "text/plain"}
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/namespace/n/create", "/v1/materialized_view/v/create", "/v1/table/t/tags/create"]
+)
+def test_create_of_anything_but_a_table_is_json(path: str) -> None:
+    async def test() -> None:
+        assert (await call(Gateway(echo, settings()), path)).json["body"] == "{}"
+
+    run(test())
+
+
+def test_json_body_over_its_bound_is_refused_and_read_to_its_end() -> None:
+    async def test() -> None:
+        gateway = Gateway(echo, settings(json_body_bytes_max=10))
+        for sent in ({"content-length": "12"}, {"transfer-encoding": "chunked"}):
+            got = await call(gateway, parts=(b"123456", b"7890ab"), headers=sent)
+            assert (got.status, got.json["code"], got.parts_read) == (413, 13, 2)
+            assert "10 bytes" in got.json["error"]
+            assert "connection" not in got.headers
+
+    run(test())
+
+
+def test_app_never_runs_when_the_client_leaves_within_a_json_body() -> None:
+    async def test() -> None:
+        app = HeldApp()
+        got = await call(Gateway(app, settings()), parts=(b'{"pred',), ends=False)
+        assert (got.status, app.running) == (0, 0)
+
+    run(test())
+
+
+def test_disconnect_reaches_the_app_within_an_upload() -> None:
+    seen: list[str] = []
+
+    async def records(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(2):
+            seen.append((await receive())["type"])
+
+    async def test() -> None:
+        await call(Gateway(records, settings()), "/v1/table/t/insert", (b"part",), ends=False)
+        assert seen == ["http.request", "http.disconnect"]
+
+    run(test())
+
+
+# Bounds
+
+
+def test_requests_over_the_bound_are_refused_until_one_ends() -> None:
+    async def test() -> None:
+        app = HeldApp()
+        gateway = Gateway(app, settings(requests_in_flight_max=2))
+        held = [asyncio.create_task(call(gateway)) for _ in range(2)]
+        await turn_until(lambda: app.running == 2)
+        refused = await call(gateway)
+        assert (refused.status, refused.json["code"]) == (503, 17)
+        assert refused.headers["retry-after"] == "1"
+        app.released.set()
+        assert [(await one).status for one in held] == [200, 200]
+        assert (await call(gateway)).status == 200
+
+    run(test())
+
+
+def test_bytes_over_the_bound_are_refused_until_some_are_released() -> None:
+    async def test() -> None:
+        app = HeldApp()
+        gateway = Gateway(app, settings(bytes_in_flight_max=10))
+        held = asyncio.create_task(
+            call(gateway, parts=(b"123456",), headers={"content-length": "6"})
+        )
+        await turn_until(lambda: app.running == 1)
+        assert (
+            await call(gateway, parts=(b"12345",), headers={"content-length": "5"})
+        ).status == 503
+        app.released.set()
+        await held
+        assert (
+            await call(gateway, parts=(b"12345",), headers={"content-length": "5"})
+        ).status == 200
+
+    run(test())
+
+
+def test_upload_of_any_size_counts_with_no_more_than_the_part_that_is_held() -> None:
+    async def test() -> None:
+        chosen = Settings(http={"bytes_in_flight_max": 10}, limits={"insert_small_bytes_max": 8})
+        sent = {"content-length": "1000000"}
+        got = await call(Gateway(echo, chosen), "/v1/table/t/insert", (b"rows",), sent)
+        assert got.status == 200
+
+    run(test())
+
+
+# Refused uploads
+
+
+async def refuses(scope: Any, receive: Any, send: Any) -> None:
+    await answer(send, 401, b"no")
+
+
+def test_refused_upload_is_read_before_it_is_answered() -> None:
+    async def test() -> None:
+        got = await call(Gateway(refuses, settings()), "/v1/table/t/insert", (b"x",) * 50)
+        assert (got.status, got.parts_read) == (401, 50)
+        assert "connection" not in got.headers
+
+    run(test())
+
+
+def test_refused_upload_is_not_read_beyond_the_bound() -> None:
+    async def test() -> None:
+        gateway = Gateway(refuses, settings(refused_body_drain_bytes_max=10))
+        got = await call(gateway, "/v1/table/t/insert", (b"xxxx",) * 50)
+        assert (got.status, got.parts_read, got.headers["connection"]) == (401, 3, "close")
+        told = {"content-length": "200"}
+        got = await call(gateway, "/v1/table/t/insert", (b"xxxx",) * 50, told)
+        assert (got.status, got.parts_read, got.headers["connection"]) == (401, 0, "close")
+
+    run(test())
+
+
+def test_client_that_waits_for_100_continue_is_not_asked_for_a_refused_body() -> None:
+    async def test() -> None:
+        sent = {"expect": "100-continue", "content-length": "4"}
+        got = await call(Gateway(refuses, settings()), "/v1/table/t/insert", (b"rows",), sent)
+        assert (got.status, got.parts_read, got.headers["connection"]) == (401, 0, "close")
+
+    run(test())
+
+
+# Time
+
+
+def test_request_over_its_time_is_answered_with_503() -> None:
+    async def test() -> None:
+        got = await call(Gateway(HeldApp(), settings(request_timeout_s=0.05)))
+        assert (got.status, got.json["code"]) == (503, 17)
+
+    run(test())
+
+
+def test_stopped_server_answers_what_it_cuts_off() -> None:
+    async def test() -> None:
+        app = HeldApp()
+        sent: list[int] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            sent.append(message.get("status", 0))
+
+        scope = {"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "headers": []}
+        cut_off = asyncio.create_task(Gateway(app, settings())(scope, receive, send))
+        await turn_until(lambda: app.running == 1)
+        cut_off.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cut_off
+        assert sent == [503, 0]
+
+    run(test())
+
+
+def test_upload_may_take_any_time_while_bytes_flow() -> None:
+    async def test() -> None:
+        gateway = Gateway(echo, settings(request_timeout_s=0.2))
+        parts = [b"row"] * 10
+
+        async def receive() -> Message:
+            await asyncio.sleep(0.05)
+            return {"type": "http.request", "body": parts.pop(), "more_body": bool(parts)}
+
+        status: list[int] = []
+
+        async def send(message: Message) -> None:
+            status.append(message.get("status", 0))
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/table/t/insert",
+            "raw_path": b"/v1/table/t/insert",
+            "headers": [],
+        }
+        await gateway(scope, receive, send)
+        assert status[0] == 200
+
+    run(test())
+
+
+def test_answer_may_take_any_time_once_it_has_begun() -> None:
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(0.15)
+        await send({"type": "http.response.body", "body": b"rows"})
+
+    async def test() -> None:
+        got = await call(Gateway(slow, settings(request_timeout_s=0.05)))
+        assert (got.status, got.body) == (200, b"rows")
+
+    run(test())
+
+
+# Draining and probes
+
+
+def test_draining_refuses_new_requests_and_waits_for_accepted_ones() -> None:
+    async def test() -> None:
+        app = HeldApp()
+        gateway = Gateway(app, settings())
+        held = asyncio.create_task(call(gateway))
+        await turn_until(lambda: app.running == 1)
+        draining = asyncio.create_task(gateway.drain(5))
+        await asyncio.sleep(0)
+        refused = await call(gateway)
+        assert (refused.status, refused.headers["connection"]) == (503, "close")
+        assert not draining.done()
+        app.released.set()
+        assert (await held).status == 200
+        assert await draining is True
+
+    run(test())
+
+
+def test_draining_says_so_when_a_request_outlasts_it() -> None:
+    async def test() -> None:
+        app = HeldApp()
+        gateway = Gateway(app, settings())
+        held = asyncio.create_task(call(gateway))
+        await turn_until(lambda: app.running == 1)
+        assert await gateway.drain(0.02) is False
+        app.released.set()
+        await held
+
+    run(test())
+
+
+def test_probes_tell_health_and_draining() -> None:
+    async def test() -> None:
+        healthy = [True]
+        gateway = Gateway(echo, settings(base_path="/lance"), lambda: healthy[0])
+        for name in ("healthz", "readyz"):
+            assert (await call(gateway, f"/-/{name}", method="GET")).status == 200
+        healthy[0] = False
+        assert (await call(gateway, "/-/healthz", method="GET")).body == b"unhealthy\n"
+        healthy[0] = True
+        await gateway.drain(1)
+        got = await call(gateway, "/-/readyz", method="GET")
+        assert (got.status, got.body) == (503, b"draining\n")
+        assert (await call(gateway, "/-/unknown", method="GET")).status == 404
+
+    run(test())
+
+
+def test_metrics_count_requests_by_operation_and_status() -> None:
+    async def named(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"]["operation"] = "CountTableRows"
+        await answer(send, 200, b"7")
+
+    async def test() -> None:
+        gateway = Gateway(named, settings(), replica="r1")
+        for _ in range(3):
+            await call(gateway)
+        await call(gateway, "/v1/table/\xe9/drop")
+        text = (await call(gateway, "/-/metrics", method="GET")).body.decode()
+        labels = 'operation="CountTableRows",replica="r1"'
+        assert f'destrier_requests_total{{{labels},status="200"}} 3.0' in text
+        assert 'operation="unmatched",replica="r1",status="400"} 1.0' in text
+        assert f"destrier_request_seconds_count{{{labels}}} 3.0" in text
+        assert 'destrier_requests_in_flight{replica="r1"} 0.0' in text
+
+    run(test())
+
+
+# Pages of other hosts
+
+
+@pytest.mark.parametrize(
+    ("mode", "origin", "status"),
+    [
+        ("off", "https://evil.example", 403),
+        ("off", "null", 403),
+        ("off", "http://127.0.0.1:2333", 200),
+        ("off", "http://localhost:8080", 200),
+        ("on", "https://evil.example", 200),
+    ],
+)
+def test_browser_pages_of_other_hosts_are_refused_when_everyone_is_trusted(
+    mode: str, origin: str, status: int
+) -> None:
+    async def test() -> None:
+        gateway = Gateway(echo, Settings(auth={"mode": mode}))
+        assert (await call(gateway, headers={"origin": origin})).status == status
+
+    run(test())
+
+
+# Faults of the app
+
+
+def test_fault_after_a_whole_answer_is_not_raised_again() -> None:
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, 500, b"told")
+        raise RuntimeError("logged by the app")
+
+    async def test() -> None:
+        assert (await call(Gateway(fails, settings()))).body == b"told"
+
+    run(test())
+
+
+def test_fault_within_an_answer_ends_the_connection() -> None:
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("half an answer")
+
+    async def test() -> None:
+        with pytest.raises(RuntimeError, match="half an answer"):
+            await call(Gateway(fails, settings()))
+
+    run(test())
+
+
+# Behind a real socket
+
+
+def serving(app: Any, chosen: Settings) -> tuple[Listener, int]:
+    async def build() -> Gateway:
+        return Gateway(app, chosen)
+
+    listener = Listener(chosen.http, build)
+    return listener, listener.start()
+
+
+def test_client_of_a_refused_upload_sees_the_status_and_keeps_its_connection() -> None:
+    async def some_rows() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield b"r" * 65536
+
+    async def test(port: int) -> None:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            for _ in range(5):
+                got = await client.post("/v1/table/t/insert", content=some_rows())
+                assert got.status_code == 401
+
+    listener, port = serving(refuses, settings(port=0))
+    try:
+        run(test(port))
+    finally:
+        listener.stop(1)
+
+
+def test_upload_waits_when_the_app_does_not_read() -> None:
+    proceed = threading.Event()
+
+    async def reads_late(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, proceed.wait, 10)
+        await echo({**scope, "headers": []}, receive, send)
+
+    listener, port = serving(reads_late, settings(port=0))
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        size = 64 << 20
+        head = f"POST /v1/table/t/insert HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n"
+        client.sendall(head.encode())
+        client.settimeout(0.5)
+        sent = 0
+        try:
+            while sent < size:
+                sent += client.send(b"x" * min(1 << 20, size - sent))
+        except TimeoutError:
+            pass
+        assert sent < size
+    proceed.set()
+    listener.stop(1)
+
+
+def test_stop_finishes_what_is_accepted_and_closes_the_port() -> None:
+    entered, proceed = threading.Event(), threading.Event()
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        entered.set()
+        await asyncio.get_running_loop().run_in_executor(None, proceed.wait, 10)
+        await answer(send, 200, b"7", [(b"content-length", b"1")])
+
+    listener, port = serving(waits, settings(port=0))
+    got: list[httpx.Response] = []
+    url = f"http://127.0.0.1:{port}/v1/table/t/count_rows"
+    asking = threading.Thread(target=lambda: got.append(httpx.post(url)))
+    asking.start()
+    assert entered.wait(5)
+    stopping = threading.Thread(target=listener.stop, args=(5,))
+    stopping.start()
+    proceed.set()
+    stopping.join(10)
+    asking.join(5)
+    assert (got[0].status_code, got[0].text) == (200, "7")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 1)
+
+
+def test_head_over_its_bound_is_refused() -> None:
+    listener, port = serving(echo, settings(port=0, head_bytes_max=2000))
+    try:
+        for line in (b"x: " + b"y" * 3000, b"\r\n".join([b"x: y"] * 700)):
+            with socket.create_connection(("127.0.0.1", port), 5) as client:
+                client.sendall(b"POST / HTTP/1.1\r\n" + line)
+                assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+    finally:
+        listener.stop(1)
+
+
+def test_reserved_address_is_shared_by_listeners_and_refused_to_others() -> None:
+    held = reserve_address("127.0.0.1", 0)
+    port = held.getsockname()[1]
+    with pytest.raises(InvalidInput, match=r"http\.port"):
+        reserve_address("127.0.0.1", port)
+    listeners = [listen_shared("127.0.0.1", port) for _ in range(2)]
+    with pytest.raises(InvalidInput, match="already in use"):
+        reserve_address("127.0.0.1", port)
+    socket.create_connection(("127.0.0.1", port), 5).close()
+    for opened in (held, *listeners):
+        opened.close()
