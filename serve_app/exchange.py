@@ -20,7 +20,6 @@ class RequestHead:
     """The headers that the gateway acts on."""
 
     request_id: bytes | None = None
-    content_type: bytes | None = None
     content_length: int | None = None
     origin: bytes | None = None
     expects_continue: bool = False
@@ -33,7 +32,6 @@ class RequestHead:
         length = found.get(b"content-length", b"")
         return RequestHead(
             request_id=found.get(b"x-request-id"),
-            content_type=found.get(b"content-type"),
             content_length=int(length) if length.isdigit() else None,
             origin=found.get(b"origin"),
             expects_continue=found.get(b"expect", b"").lower() == b"100-continue",
@@ -43,7 +41,6 @@ class RequestHead:
 
 _ACTED_ON = {
     b"content-length",
-    b"content-type",
     b"expect",
     b"origin",
     b"transfer-encoding",
@@ -179,13 +176,3 @@ class Exchange:
                     while not self.body_is_read and left >= 0:
                         left -= len((await self.receive()).get("body", b""))
         self._abandon_body()
-
-
-def with_json_type(headers: Headers, body_is_ours: bool) -> Headers:
-    """`headers` that declare JSON; without the length of a body that was replaced."""
-    dropped = {b"content-type"}
-    if body_is_ours:
-        dropped |= {b"content-length", b"transfer-encoding"}
-    return [pair for pair in headers if pair[0] not in dropped] + [
-        (b"content-type", b"application/json")
-    ]

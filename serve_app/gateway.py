@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cluster import telemetry
 from cluster.errors import ErrorCode
 from cluster.settings import Settings
-from serve_app.exchange import Exchange, RequestHead, with_json_type
+from serve_app.exchange import Exchange, RequestHead
 from serve_app.metrics import CONTENT_TYPE, RequestMetrics
 from serve_app.problems import Problem, problem, sent_path
 
@@ -131,7 +131,7 @@ class Gateway:
         self._requests_in_flight += 1
         self._bytes_in_flight += held
         try:
-            await self._run(scope, head, exchange, is_upload)
+            await self._run(scope, exchange, is_upload)
         finally:
             self._requests_in_flight -= 1
             self._bytes_in_flight -= held
@@ -195,14 +195,12 @@ class Gateway:
             413,
         )
 
-    async def _run(
-        self, scope: Scope, head: RequestHead, exchange: Exchange, is_upload: bool
-    ) -> None:
+    async def _run(self, scope: Scope, exchange: Exchange, is_upload: bool) -> None:
         """Run the app; whatever becomes of it, the client gets an answer."""
         try:
             async with asyncio.timeout(self._http.request_timeout_s) as timeout:
                 exchange.limit_by(timeout)
-                if is_upload or await self._take_json(scope, head, exchange):
+                if is_upload or await self._take_json(scope, exchange):
                     await self._app(scope, exchange.receive, exchange.send)
         except TimeoutError:
             if exchange.status is None:
@@ -222,24 +220,14 @@ class Gateway:
             if not exchange.is_complete:
                 raise
 
-    async def _take_json(self, scope: Scope, head: RequestHead, exchange: Exchange) -> bool:
-        """Read a JSON body and hand it to the app in one piece; False if there is nothing to run.
-
-        An absent body is an empty object and any content type means JSON, since LanceDB's clients
-        send both.
-        """
+    async def _take_json(self, scope: Scope, exchange: Exchange) -> bool:
+        """Read a JSON body and hand it to the app in one piece; False if there is nothing to run."""
         body = await exchange.read_body(self._http.json_body_bytes_max)
-        if body is None:
-            if not exchange.is_disconnected:
-                await self._refuse(exchange, scope, self._too_large())
-            return False
-        is_ours = not body and scope["method"] == "POST"
-        if is_ours:
-            body = b"{}"
-        if body and (is_ours or head.content_type != b"application/json"):
-            scope["headers"] = with_json_type(scope["headers"], is_ours)
-        exchange.replay_body(body)
-        return True
+        if body is not None:
+            exchange.replay_body(body)
+        elif not exchange.is_disconnected:
+            await self._refuse(exchange, scope, self._too_large())
+        return body is not None
 
     async def _refuse(self, exchange: Exchange, scope: Scope, refusal: Problem) -> None:
         if refusal is _DRAINING:
