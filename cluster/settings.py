@@ -302,6 +302,9 @@ def load_settings(
     for section, fields in _read_file(config).items():
         if not isinstance(fields, dict):
             raise InvalidInput(f"{config}: {section!r} must be a table of settings")
+        if section not in Settings.model_fields:
+            known = ", ".join(Settings.model_fields)
+            raise InvalidInput(f"{config}: there is no section [{section}]; sections are {known}")
         for field, value in fields.items():
             put(section, field, value, str(config))
     for (section, field), (variable, text) in _read_environment(
