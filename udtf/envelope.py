@@ -140,9 +140,8 @@ def _check_source(source: bytes, entrypoint: str) -> None:
     try:
         module = ast.parse(source.decode())
     except SyntaxError as error:
-        raise InvalidInput(
-            f"{_FIELD}: the source does not parse: line {error.lineno}: {error.msg}"
-        ) from None
+        line = "" if error.lineno is None else f"line {error.lineno}: "
+        raise InvalidInput(f"{_FIELD}: the source does not parse: {line}{error.msg}") from None
     except (RecursionError, MemoryError):
         # Python's parser reports a full stack of its own as MemoryError.
         raise InvalidInput(f"{_FIELD}: the source is nested too deeply to parse") from None
