@@ -89,10 +89,6 @@ class Grant:
         in_database, in_identifier = _expressions(self.pattern)
         return bool(in_database.match(database) and in_identifier.match(object_id.stored))
 
-    def reaches(self, database: str) -> bool:
-        """Whether the pattern could cover an object of `database`."""
-        return self.pattern == EVERYTHING or bool(_expressions(self.pattern)[0].match(database))
-
     def __str__(self) -> str:
         return f"{'+'.join(right for right in Right if right in self.rights)}:{self.pattern}"
 
@@ -132,18 +128,6 @@ class Caller:
             raise PermissionDenied(
                 f"this needs the right '{right}' on '{database}/{object_id}',"
                 " which the caller lacks; ask an administrator for a grant"
-            )
-
-    def require_database(self, database: str) -> None:
-        """Refuse unless some grant reaches into `database`.
-
-        Raises:
-            PermissionDenied: the same sentence whether or not the database exists.
-        """
-        if not any(grant.reaches(database) for grant in self.grants):
-            raise PermissionDenied(
-                f"the caller has no right in database '{database}';"
-                " ask an administrator for a grant"
             )
 
     @property
