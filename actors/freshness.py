@@ -69,11 +69,11 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def manifest_version(name: str) -> int | None:
-    """The version that a manifest's file name stands for; None for other files."""
-    stem, dot, suffix = name.partition(".")
-    if dot and suffix == "manifest" and stem.isdigit() and len(stem) == 20:
-        return _VERSION_LAST - int(stem)
-    return None
+    """The version that a manifest's file name stands for (either naming); None for other files."""
+    stem, _, suffix = name.partition(".")
+    if suffix != "manifest" or not stem.isdigit():
+        return None
+    return _VERSION_LAST - int(stem) if len(stem) == 20 else int(stem)
 
 
 class TableHandle:

@@ -41,11 +41,13 @@ class RequestKey:
 class TableLocation:
     """Where a table's data are, and which life of the name this is.
 
-    `incarnation` is None for a table that no Destrier actor has opened yet.
+    `incarnation` is None for a table that no Destrier actor has opened yet. `stable_row_ids` is the
+    choice made for a table that is declared and not yet made.
     """
 
     uri: str
     incarnation: str | None = None
+    stable_row_ids: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,13 @@ class Commit:
     """The outcome of a change that is durable.
 
     `rows` counts the rows inserted, updated or deleted; `transaction_id` is Lance's transaction UUID.
+    `repeated` says that the request had been carried out before and this is its first answer.
     """
 
     version: int
     transaction_id: str
     rows: int = 0
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ every later read; any error but OutcomeUnknown means that nothing changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -30,6 +30,28 @@ from actors.model import (
 )
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Engine
+
+
+class ArrowReader(Protocol):
+    """An Arrow IPC stream that arrives while it is read: a blocking file, read by one thread.
+
+    What a read raises is the outcome of the upload. The last bytes come only when the whole body has
+    arrived and is valid.
+    """
+
+    closed: bool
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes; empty at the end."""
+        ...
+
+    def readable(self) -> bool:
+        """True."""
+        ...
+
+    def digest(self) -> str:
+        """SHA-256 of everything read, first 32 hex digits; asked for at the end."""
+        ...
 
 
 class RowStream(Protocol):
@@ -126,9 +148,14 @@ class ServerOperations(Protocol):
         ...
 
     async def create_table(
-        self, database: str, table: NewTable, mode: CreateMode, body: bytes | BinaryIO
+        self,
+        database: str,
+        table: NewTable,
+        mode: CreateMode,
+        key: RequestKey,
+        body: bytes | ArrowReader,
     ) -> CreatedTable:
-        """Create from an Arrow IPC stream: bytes, or a blocking reader read from one other thread."""
+        """Create from an Arrow IPC stream; of a reader's request only the key's id counts."""
         ...
 
     async def describe_table(
@@ -154,7 +181,7 @@ class ServerOperations(Protocol):
         branch: str | None,
         mode: InsertMode,
         request_id: str,
-        body: BinaryIO,
+        body: ArrowReader,
     ) -> Commit:
         """Insert an Arrow IPC stream of any size from a blocking reader.
 

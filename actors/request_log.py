@@ -7,7 +7,7 @@ is the memory of them: filled from the newest versions when an actor starts, the
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actors.model import Commit, RequestKey
 from cluster.errors import InvalidInput
@@ -54,7 +54,7 @@ class RequestLog:
         if found is None:
             return None
         check_same_body(found[0], key)
-        return found[1]
+        return replace(found[1], repeated=True)
 
     def record(self, commit: Commit, done: Iterable[DoneRequest]) -> None:
         """Remember that `commit` contains `done`."""

@@ -7,7 +7,7 @@ the table, so that writing a version costs nothing; ranges are joined, so the fi
 import json
 from collections.abc import Iterable, Sequence
 
-from actors.freshness import manifest_path, manifest_version, versions_folder
+from actors.freshness import manifest_version, versions_folder
 from actors.model import VersionRange, VersionRecord
 from actors.storage import SIDECAR, Storage
 from cluster.errors import InvalidInput
@@ -36,12 +36,12 @@ class VersionRecords:
         """The records, oldest first."""
         deleted = self._deleted()
         records = []
-        for name, size, millis in self._storage.files(versions_folder(self._uri, self._branch)):
+        folder = versions_folder(self._uri, self._branch)
+        for name, size, millis in self._storage.files(folder):
             version = manifest_version(name)
             if version is None or any(start <= version < end for start, end in deleted):
                 continue
-            path = manifest_path(self._uri, self._branch, version)
-            relative = path.removeprefix(self._uri + "/")
+            relative = f"{folder}/{name}".removeprefix(self._uri + "/")
             records.append(VersionRecord(version, relative, size, millis))
         return sorted(records, key=lambda record: record.version)
 

@@ -1,0 +1,225 @@
+"""Inserts, in the table's commit lane: what waits together becomes one fragment and one commit.
+
+A commit costs 6 to 9 ms and a fragment 1.6 ms, whatever they hold; 32 one-row inserts in one commit ran 16
+to 20 times the rate of one commit each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from actors.conform import check_new_schema, conform_table, read_stream
+from actors.freshness import TableHandle
+from actors.guards import refuse_view
+from actors.lance_errors import CommitConflict
+from actors.lance_store import (
+    branch_uri,
+    commit,
+    commit_first,
+    fragments_from_json,
+    missing_files,
+    write_first_fragments,
+    write_new_fragments,
+)
+from actors.model import Commit, InsertItem, RequestKey, StagedFragments
+from actors.request_log import DoneRequest, to_properties
+from actors.storage import Storage
+from cluster.errors import (
+    DestrierError,
+    ServiceUnavailable,
+    TableBranchNotFound,
+    TableNotFound,
+    Throttling,
+)
+from cluster.identifiers import ObjectId
+from cluster.settings import LimitSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The branch that rows go to."""
+
+    id: ObjectId
+    uri: str
+    branch: str | None
+    handle: TableHandle
+    storage: Storage
+    limits: LimitSettings
+    stable_row_ids: bool
+
+    def open(self) -> Any | None:
+        """The latest dataset; None for a declared table without data.
+
+        Raises:
+            TableBranchNotFound: no such branch.
+            InvalidTableState: the table is a view.
+        """
+        try:
+            dataset = self.handle.latest().dataset
+        except TableBranchNotFound:
+            raise
+        except TableNotFound:
+            if self.branch is not None:
+                raise
+            return None
+        refuse_view(dataset.schema)
+        return dataset
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    index: int
+    item: InsertItem
+    rows: pa.Table
+
+
+def append(target: Target, items: Sequence[InsertItem]) -> list[Commit | DestrierError]:
+    """Append small inserts in one commit; an answer per item, in order. Blocks.
+
+    An item that does not fit the table is refused before it joins.
+    """
+    answers: list[Commit | DestrierError | None] = [None] * len(items)
+    members: list[_Member] = []
+    dataset = target.open()
+    schema = None if dataset is None else dataset.schema
+    for index, item in enumerate(items):
+        try:
+            rows = read_stream(item.body)
+            if schema is None:
+                schema = check_new_schema(rows.schema, target.limits)
+            members.append(_Member(index, item, conform_table(rows, schema)))
+        except DestrierError as error:
+            answers[index] = error
+    if members:
+        assert schema is not None
+        for member, answer in zip(members, _commit_members(target, dataset, schema, members), strict=True):
+            answers[member.index] = answer
+    return [answer for answer in answers if answer is not None]
+
+
+def _commit_members(
+    target: Target, dataset: Any | None, schema: pa.Schema, members: Sequence[_Member]
+) -> list[Commit | DestrierError]:
+    try:
+        answer = _commit_rows(target, dataset, schema, members)
+    except ServiceUnavailable as error:
+        return [error] * len(members)
+    except DestrierError as error:
+        if len(members) == 1:
+            return [error]
+        # Something that only Lance objects to: find out in whose rows, the others shall not suffer.
+        return [
+            answer
+            for member in members
+            for answer in _commit_members(target, target.open(), schema, [member])
+        ]
+    return [
+        Commit(answer.version, answer.transaction_id, member.rows.num_rows) for member in members
+    ]
+
+
+def _commit_rows(
+    target: Target, dataset: Any | None, schema: pa.Schema, members: Sequence[_Member]
+) -> Commit:
+    rows = pa.concat_tables([member.rows for member in members])
+    done = [DoneRequest(member.item.key, member.rows.num_rows) for member in members]
+    if dataset is None:
+        return _create(target, schema, rows, done)
+    fragments = (
+        write_new_fragments(rows, dataset, target.uri, target.branch, target.storage)
+        if rows.num_rows
+        else []
+    )
+    return _commit(target, dataset, lance.LanceOperation.Append(fragments), done)
+
+
+def overwrite(target: Target, key: RequestKey, body: bytes) -> Commit:
+    """Replace rows and schema by those of a small stream. Blocks."""
+    dataset = target.open()
+    rows = read_stream(body)
+    schema = check_new_schema(rows.schema, target.limits)
+    rows = conform_table(rows, schema)
+    done = [DoneRequest(key, rows.num_rows)]
+    if dataset is None:
+        return _create(target, schema, rows, done)
+    fragments = []
+    if rows.num_rows:
+        fragments = write_new_fragments(
+            rows, dataset, target.uri, target.branch, target.storage, overwrite=True
+        )
+    return _commit(target, dataset, lance.LanceOperation.Overwrite(schema, fragments), done)
+
+
+def commit_staged(
+    target: Target, key: RequestKey, staged: StagedFragments, *, overwrite: bool
+) -> Commit:
+    """Commit fragments that were written beside the table. Blocks.
+
+    Raises:
+        Throttling: the table's columns have changed since; nothing was changed, send the data again.
+    """
+    dataset = target.open()
+    fragments = fragments_from_json(staged.fragments)
+    base = branch_uri(target.uri, target.branch)
+    if missing_files(base, fragments, target.storage):
+        raise ServiceUnavailable("the uploaded files are gone; send the data again")
+    schema = pa.ipc.read_schema(pa.py_buffer(staged.schema_ipc))
+    done = [DoneRequest(key, staged.rows)]
+    if dataset is None:
+        return _create_staged(target, schema, fragments, done)
+    if overwrite:
+        return _commit(target, dataset, lance.LanceOperation.Overwrite(schema, fragments), done)
+    if not _fields_are_there(dataset, fragments):
+        raise Throttling("the table's columns changed during the upload; send the data again")
+    return _commit(target, dataset, lance.LanceOperation.Append(fragments), done)
+
+
+def _commit(
+    target: Target, dataset: Any, operation: Any, done: Sequence[DoneRequest]
+) -> Commit:
+    properties = to_properties(done)
+    try:
+        committed, answer = commit(
+            dataset, target.uri, target.branch, operation, properties, target.storage
+        )
+    except CommitConflict as error:
+        raise Throttling(f"table {target.id}: another writer replaced it; try again") from error
+    target.handle.replace(committed)
+    return Commit(answer.version, answer.transaction_id, sum(item.rows for item in done))
+
+
+def _create(
+    target: Target, schema: pa.Schema, rows: pa.Table, done: Sequence[DoneRequest]
+) -> Commit:
+    fragments = []
+    if rows.num_rows:
+        fragments = write_first_fragments(rows, target.uri, schema, target.storage)
+    return _create_staged(target, schema, fragments, done)
+
+
+def _create_staged(
+    target: Target, schema: pa.Schema, fragments: Sequence[Any], done: Sequence[DoneRequest]
+) -> Commit:
+    created, answer = commit_first(
+        target.uri,
+        schema,
+        fragments,
+        to_properties(done),
+        target.storage,
+        stable_row_ids=target.stable_row_ids,
+    )
+    target.handle.replace(created)
+    return Commit(answer.version, answer.transaction_id, sum(item.rows for item in done))
+
+
+def _fields_are_there(dataset: Any, fragments: Sequence[Any]) -> bool:
+    known: set[int] = set()
+    waiting = list(dataset.lance_schema.fields())
+    while waiting:
+        item = waiting.pop()
+        known.add(item.id())
+        waiting.extend(item.children())
+    return all(set(file.fields) <= known for item in fragments for file in item.files)

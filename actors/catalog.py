@@ -1,0 +1,426 @@
+"""The catalog of one database, changed: one change at a time, through Lance's own DirectoryNamespace.
+
+Success means durable and seen by every later read. The library keeps the layout; what it gets wrong is done
+here: modes, missing parents, root tables that stay after they were deregistered, drops that delete another
+name's data. A table's life is ended by a mark in its folder before anything is deleted, so a drop that was
+cut short is finished by the next one, and nothing is written into a folder that is going away.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import lance_namespace as wire
+import pyarrow as pa
+from lance.namespace import DirectoryNamespace
+
+from actors.catalog_view import (
+    DEREGISTERED,
+    ROOT_SUFFIX,
+    STABLE_ROW_IDS_PROPERTY,
+    CatalogSnapshot,
+    CatalogView,
+)
+from actors.freshness import versions_folder
+from actors.incarnation import ensure_incarnation, is_dropped, mark_dropped
+from actors.lance_errors import translate
+from actors.lance_store import commit_first, fragments_from_json, missing_files
+from actors.model import (
+    CreatedTable,
+    CreateMode,
+    DroppedTable,
+    NewTable,
+    RequestKey,
+    StagedFragments,
+    TableLocation,
+    TableRecord,
+)
+from actors.request_log import DoneRequest, to_properties
+from actors.storage import Storage
+from cluster.clock import Clock, SystemClock
+from cluster.errors import (
+    ConcurrentModification,
+    DestrierError,
+    InternalError,
+    InvalidInput,
+    NamespaceAlreadyExists,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    ServiceUnavailable,
+    TableAlreadyExists,
+    TableNotFound,
+)
+from cluster.identifiers import ObjectId, TableRef
+from cluster.settings import Settings
+
+T = TypeVar("T")
+
+
+class TableOwners(Protocol):
+    """The table actors of this database: opened for writers, ended by drops."""
+
+    async def open(self, table: TableRef, location: TableLocation) -> Any:
+        """A handle of the table's actor, started if need be."""
+        ...
+
+    async def end(self, table: TableRef, location: TableLocation) -> None:
+        """Let the actor finish what it commits, refuse the rest, and end it."""
+        ...
+
+
+def new_location(table: ObjectId) -> str:
+    """A folder for a new table, named as DirectoryNamespace names it."""
+    if len(table.parts) == 1:
+        return f"{table.name}{ROOT_SUFFIX}"
+    return f"{uuid.uuid4().hex[:8]}_{table.stored}"
+
+
+class Catalog:
+    """The owner of one database's names (see the module's docstring); plain, run without Ray in tests."""
+
+    def __init__(
+        self,
+        database: str,
+        settings: Settings,
+        owners: TableOwners,
+        clock: Clock | None = None,
+    ) -> None:
+        self._database = database
+        self._owners = owners
+        self._storage = Storage.of(settings.storage)
+        self._uri = self._storage.database_uri(database)
+        self._view = CatalogView(
+            self._uri,
+            self._storage,
+            clock or SystemClock(),
+            settings.storage.full_refresh_interval_s,
+        )
+        self._namespace: Any = None
+        self._changing = asyncio.Lock()
+        self._lane = ThreadPoolExecutor(1, thread_name_prefix="catalog")
+
+    # --- namespaces ---------------------------------------------------------------------------------
+
+    async def create_namespace(
+        self, namespace: ObjectId, mode: CreateMode, properties: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Create; see ports.CatalogOperations."""
+        async with self._changing:
+            return await self._run(self._create_namespace, namespace, mode, properties)
+
+    def _create_namespace(
+        self, namespace: ObjectId, mode: CreateMode, properties: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        if namespace.is_root:
+            raise NamespaceAlreadyExists("the root namespace is always there")
+        snapshot = self._view.snapshot()
+        snapshot.check_namespace(namespace.parent)
+        if namespace in snapshot.tables:
+            raise TableAlreadyExists(f"{namespace} is a table")
+        existing = snapshot.namespaces.get(namespace)
+        if existing is not None:
+            if mode is CreateMode.CREATE:
+                raise NamespaceAlreadyExists(f"namespace {namespace} already exists")
+            if mode is CreateMode.EXIST_OK:
+                return existing
+            self._check_empty(namespace, snapshot)
+            self._change("drop_namespace", wire.DropNamespaceRequest(id=list(namespace.parts)))
+        self._change(
+            "create_namespace",
+            wire.CreateNamespaceRequest(id=list(namespace.parts), properties=dict(properties)),
+        )
+        return properties
+
+    async def drop_namespace(
+        self, namespace: ObjectId, *, skip_missing: bool, cascade: bool
+    ) -> Mapping[str, str]:
+        """Drop; see ports.CatalogOperations."""
+        async with self._changing:
+            snapshot = await self._run(self._view.snapshot)
+            if namespace.is_root:
+                raise InvalidInput("the root namespace cannot be dropped")
+            existing = snapshot.namespaces.get(namespace)
+            if existing is None:
+                if skip_missing:
+                    return {}
+                raise NamespaceNotFound(f"namespace {namespace} is not there")
+            depth = len(namespace.parts)
+            if cascade:
+                for table in [t for t in snapshot.tables if t.parts[:depth] == namespace.parts]:
+                    await self._drop_table(table)
+                inside = [n for n in snapshot.namespaces if n.parts[:depth] == namespace.parts]
+                for child in sorted(inside, key=lambda n: len(n.parts), reverse=True)[:-1]:
+                    await self._run(self._drop_namespace, child)
+            else:
+                self._check_empty(namespace, snapshot)
+            await self._run(self._drop_namespace, namespace)
+            return existing
+
+    def _drop_namespace(self, namespace: ObjectId) -> None:
+        self._change("drop_namespace", wire.DropNamespaceRequest(id=list(namespace.parts)))
+
+    def _check_empty(self, namespace: ObjectId, snapshot: CatalogSnapshot) -> None:
+        children = len(snapshot.namespace_names.get(namespace, ())) + len(
+            snapshot.table_names.get(namespace, ())
+        )
+        if children:
+            raise NamespaceNotEmpty(
+                f"namespace {namespace} holds {children} tables and namespaces; drop them first"
+            )
+
+    # --- tables -------------------------------------------------------------------------------------
+
+    async def declare_table(
+        self, table: ObjectId, location: str | None, properties: Mapping[str, str]
+    ) -> TableRecord:
+        """Reserve a name; see ports.CatalogOperations."""
+        async with self._changing:
+            return await self._run(self._declare_table, table, location, properties)
+
+    def _declare_table(
+        self, table: ObjectId, location: str | None, properties: Mapping[str, str]
+    ) -> TableRecord:
+        self._check_free(table)
+        if location is not None:
+            raise InvalidInput("location: the server chooses it; leave it out")
+        request = wire.DeclareTableRequest(id=list(table.parts), properties=dict(properties))
+        self._clear_marks(table)
+        self._change("declare_table", request)
+        record = self._view.find_table(table, self._view.snapshot())
+        ensure_incarnation(record.location.uri, self._storage)
+        return self._view.find_table(table, self._view.snapshot())
+
+    async def create_table(
+        self,
+        table: NewTable,
+        location: str,
+        staged: StagedFragments,
+        key: RequestKey,
+    ) -> CreatedTable:
+        """Make version 1 of a table from staged fragments and give it its name.
+
+        Raises:
+            TableAlreadyExists: the name is taken; the staged files are the caller's to delete.
+        """
+        async with self._changing:
+            return await self._run(self._create_table, table, location, staged, key)
+
+    def _create_table(
+        self, table: NewTable, location: str, staged: StagedFragments, key: RequestKey
+    ) -> CreatedTable:
+        self._check_free(table.id)
+        uri = f"{self._uri}/{location}"
+        fragments = fragments_from_json(staged.fragments)
+        if missing_files(uri, fragments, self._storage):
+            raise ServiceUnavailable("the uploaded files are gone; send the data again")
+        stable = table.properties.get(STABLE_ROW_IDS_PROPERTY, "true").lower() != "false"
+        schema = pa.ipc.read_schema(pa.py_buffer(staged.schema_ipc))
+        self._clear_marks(table.id)
+        _, commit = commit_first(
+            uri,
+            schema,
+            fragments,
+            to_properties([DoneRequest(key, staged.rows)]),
+            self._storage,
+            stable_row_ids=stable if table.stable_row_ids is None else table.stable_row_ids,
+        )
+        ensure_incarnation(uri, self._storage)
+        self._register(table.id, location, table.properties)
+        record = self._view.find_table(table.id, self._view.snapshot())
+        return CreatedTable(record, commit.version, commit.transaction_id, created=True)
+
+    async def register_table(
+        self,
+        table: ObjectId,
+        location: str,
+        properties: Mapping[str, str],
+        *,
+        overwrite: bool,
+    ) -> TableRecord:
+        """Give a name to a folder; see ports.CatalogOperations."""
+        check_location(location)
+        async with self._changing:
+            snapshot = await self._run(self._view.snapshot)
+            if overwrite and table in snapshot.tables:
+                await self._deregister(table, snapshot)
+            return await self._run(self._register_existing, table, location, properties)
+
+    def _register_existing(
+        self, table: ObjectId, location: str, properties: Mapping[str, str]
+    ) -> TableRecord:
+        self._check_free(table)
+        uri = f"{self._uri}/{location}"
+        if not self._storage.exists(versions_folder(uri, None)):
+            raise TableNotFound(f"location {location!r} holds no table")
+        self._clear_marks(table)
+        self._storage.delete_file(f"{uri}/{DEREGISTERED}")
+        ensure_incarnation(uri, self._storage)
+        self._register(table, location, properties)
+        return self._view.find_table(table, self._view.snapshot())
+
+    async def deregister_table(self, table: ObjectId) -> DroppedTable:
+        """Forget the name, keep the data."""
+        async with self._changing:
+            snapshot = await self._run(self._view.snapshot)
+            return await self._deregister(table, snapshot)
+
+    async def _deregister(self, table: ObjectId, snapshot: CatalogSnapshot) -> DroppedTable:
+        record = await self._run(self._view.find_table, table, snapshot)
+        await self._owners.end(TableRef(self._database, table), record.location)
+
+        def forget() -> None:
+            if len(table.parts) == 1:
+                # A root table's folder is a table by itself; this mark, which the library honours too,
+                # says that it is none.
+                self._storage.write(f"{record.location.uri}/{DEREGISTERED}", b"")
+            if self._has_row(table):
+                self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
+
+        await self._run(forget)
+        return DroppedTable(table, record.location.uri, record.properties)
+
+    async def drop_table(self, table: ObjectId) -> DroppedTable:
+        """Forget the name and delete the data."""
+        async with self._changing:
+            return await self._drop_table(table)
+
+    async def _drop_table(self, table: ObjectId) -> DroppedTable:
+        snapshot = await self._run(self._view.snapshot)
+        row = snapshot.tables.get(table)
+        if row is None:
+            raise TableNotFound(f"table {table} is not there")
+        uri = f"{self._uri}/{row.location}"
+        shared = [
+            other for other, its in snapshot.tables.items() if its.location == row.location
+        ]
+        if len(shared) > 1:
+            # Another name for the same data: only the name goes.
+            return await self._deregister(table, snapshot)
+        await self._run(mark_dropped, uri, self._storage)
+        await self._owners.end(TableRef(self._database, table), TableLocation(uri))
+
+        def delete() -> None:
+            if self._has_row(table):
+                self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
+            self._storage.delete_folder(uri)
+
+        await self._run(delete)
+        return DroppedTable(table, uri, row.properties)
+
+    async def merge_properties(
+        self, table: ObjectId, properties: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Add to the properties of a table and return them all."""
+        async with self._changing:
+            return await self._run(self._merge_properties, table, properties)
+
+    def _merge_properties(
+        self, table: ObjectId, properties: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        row = self._view.snapshot().tables.get(table)
+        if row is None:
+            raise TableNotFound(f"table {table} is not there")
+        merged = {**row.properties, **properties}
+        if merged == dict(row.properties):
+            return merged
+        if self._has_row(table):
+            try:
+                self._view.set_properties(table, merged)
+            except Exception as error:  # noqa: BLE001 - pylance raises untyped errors; translated here
+                raise translate(error, context="catalog") from error
+        else:
+            self._register(table, row.location, merged)
+        return merged
+
+    async def open_table(self, table: ObjectId) -> tuple[TableRecord, Any]:
+        """The record of a table and a handle of its actor."""
+        snapshot = await self._run(self._view.snapshot)
+        record = await self._run(self._view.find_table, table, snapshot)
+        handle = await self._owners.open(TableRef(self._database, table), record.location)
+        return record, handle
+
+    # --- one change ---------------------------------------------------------------------------------
+
+    def _check_free(self, table: ObjectId) -> None:
+        if table.is_root:
+            raise InvalidInput("the identifier names the root namespace; name a table")
+        snapshot = self._view.snapshot()
+        snapshot.check_namespace(table.parent)
+        if table in snapshot.namespaces:
+            raise NamespaceAlreadyExists(f"{table} is a namespace")
+        row = snapshot.tables.get(table)
+        if row is None:
+            return
+        uri = f"{self._uri}/{row.location}"
+        if not is_dropped(uri, self._storage):
+            raise TableAlreadyExists(f"table {table} already exists")
+        # A drop that was cut short: finish it.
+        if self._has_row(table):
+            self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
+        self._storage.delete_folder(uri)
+
+    def _clear_marks(self, table: ObjectId) -> None:
+        """Make way in the folder that a root table always gets."""
+        if len(table.parts) == 1:
+            uri = f"{self._uri}/{table.name}{ROOT_SUFFIX}"
+            if is_dropped(uri, self._storage):
+                self._storage.delete_folder(uri)
+            if self._storage.exists(f"{uri}/{DEREGISTERED}"):
+                raise ConcurrentModification(
+                    f"the folder {table.name}{ROOT_SUFFIX} holds the data of a deregistered table;"
+                    " register it under a name, or drop it, first"
+                )
+
+    def _has_row(self, table: ObjectId) -> bool:
+        return table in self._view.snapshot().registered
+
+    def _register(
+        self, table: ObjectId, location: str, properties: Mapping[str, str]
+    ) -> None:
+        request = wire.RegisterTableRequest(
+            id=list(table.parts), location=location, properties=dict(properties)
+        )
+        self._change("register_table", request)
+
+    def _change(self, operation: str, request: Any) -> None:
+        if self._namespace is None:
+            options = {f"storage.{key}": value for key, value in self._storage.options}
+            self._namespace = DirectoryNamespace(root=self._uri, **options)
+        try:
+            getattr(self._namespace, operation)(request)
+        except Exception as error:  # noqa: BLE001 - the library's errors are translated here
+            raise translate(error, context="catalog") from error
+        self._view.sync()
+
+    async def _run(self, work: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+        def guarded() -> T:
+            try:
+                return work(*arguments, **keywords)
+            except DestrierError:
+                raise
+            except BaseException as error:
+                raise InternalError("the catalog's worker failed") from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._lane, partial(guarded))
+
+
+def check_location(location: str) -> None:
+    """Refuse a location that is not a folder of its own inside the database.
+
+    Raises:
+        InvalidInput: says what is wrong with it.
+    """
+    if "://" in location:
+        raise InvalidInput("Absolute URIs are not allowed: give a location inside the database")
+    if location.startswith("/"):
+        raise InvalidInput("Absolute paths are not allowed: give a location inside the database")
+    parts = location.split("/")
+    if ".." in parts:
+        raise InvalidInput("Path traversal is not allowed: give a location inside the database")
+    if any(part in ("", ".") for part in parts) or parts[0].startswith(("__manifest", ".")):
+        raise InvalidInput(f"location {location!r} names no table's folder")
+
+

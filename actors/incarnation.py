@@ -1,0 +1,44 @@
+"""Which life of a name a folder is, and whether that life is over.
+
+A table that is dropped and made anew may come to lie in the same folder. So that a write meant for the
+first can never reach the second, every life has an identity of its own, kept beside the table; a drop first
+leaves a mark there, from which moment on the table is gone, whatever of its files is still there.
+"""
+
+import uuid
+
+from actors.storage import SIDECAR, Storage
+
+
+def identity_uri(uri: str) -> str:
+    """The file that holds the identity."""
+    return f"{uri}/{SIDECAR}/incarnation"
+
+
+def dropped_uri(uri: str) -> str:
+    """The file that marks a dropped table."""
+    return f"{uri}/{SIDECAR}/dropped"
+
+
+def read_incarnation(uri: str, storage: Storage) -> str | None:
+    """The identity; None for a table that another program made and no actor has opened."""
+    data = storage.read(identity_uri(uri))
+    return None if data is None else data.decode()
+
+
+def ensure_incarnation(uri: str, storage: Storage) -> str:
+    """The identity, made if there is none."""
+    storage.create(identity_uri(uri), uuid.uuid4().hex.encode())
+    found = read_incarnation(uri, storage)
+    assert found is not None
+    return found
+
+
+def mark_dropped(uri: str, storage: Storage) -> None:
+    """End this life of the table; from here on the drop can only be finished."""
+    storage.write(dropped_uri(uri), b"")
+
+
+def is_dropped(uri: str, storage: Storage) -> bool:
+    """Whether this life is over."""
+    return storage.exists(dropped_uri(uri))

@@ -1,0 +1,78 @@
+"""Calls of owners that are Ray actors: the only place that turns Ray's errors into ours."""
+
+from typing import Any
+
+import ray
+
+from actors.catalog_actor import start_catalog_actor
+from actors.model import TableRecord
+from actors.owner_errors import OwnerGone, OwnerLost
+from actors.owners import Owner, wait_a_little
+from cluster.errors import DestrierError, InternalError
+from cluster.identifiers import TableRef
+from cluster.settings import Settings
+
+# Tries of a catalog call whose actor is being restarted, about 10 s in all.
+_CATALOG_TRIES = 12
+
+
+class RayOwner:
+    """One actor, as its callers see it (owners.Owner)."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call the actor; a DestrierError arrives as itself, without the remote traceback."""
+        try:
+            return await getattr(self._actor, method).remote(*arguments, **keywords)
+        except ray.exceptions.RayTaskError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, DestrierError):
+                raise cause from None
+            raise InternalError("an owner failed") from error
+        except ray.exceptions.ActorUnavailableError as error:
+            raise OwnerLost("the owner is being restarted") from error
+        except ray.exceptions.RayActorError as error:
+            raise OwnerLost("the owner died") from error
+
+
+class RayOwners:
+    """Every owner is an actor of the cluster (owners.Owners)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def catalog(self, database: str) -> Owner:
+        """The owner of a database's catalog; started by the first call."""
+        return _CatalogOwner(database, self._settings)
+
+    async def open_table(self, table: TableRef) -> tuple[TableRecord, Owner]:
+        """The record and the owner of a table."""
+        record, actor = await self.catalog(table.database).call("open_table", table.id)
+        return record, RayOwner(actor)
+
+    async def close(self) -> None:
+        """Nothing is held: actors outlive replicas."""
+
+
+class _CatalogOwner:
+    def __init__(self, database: str, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call the catalog; one that was lost before it could have acted is called again.
+
+        Opening a table changes nothing, so it is repeated whenever the actor dies under it.
+        """
+        repeatable = method == "open_table"
+        for attempt in range(_CATALOG_TRIES):
+            actor = start_catalog_actor(self._database, self._settings)
+            try:
+                return await RayOwner(actor).call(method, *arguments, **keywords)
+            except (OwnerGone, OwnerLost):
+                if not repeatable or attempt == _CATALOG_TRIES - 1:
+                    raise
+                await wait_a_little(attempt)
+        raise AssertionError("the last try raises")

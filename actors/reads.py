@@ -1,0 +1,335 @@
+"""Reads, in the process that was asked: no actor, no copy of the table's state but the one just proved.
+
+Cheap answers are given on the event loop; everything that may block runs in a thread with a deadline. Lance
+cannot be interrupted, so a read past its deadline keeps its thread: a process with too many of those says
+that it must be replaced.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from actors.catalog_view import CatalogSnapshot, CatalogView
+from actors.distributed import ScanTarget
+from actors.field_paths import format_field_path
+from actors.freshness import TableHandles, TableState
+from actors.lance_errors import translate
+from actors.model import (
+    Counted,
+    IndexStats,
+    Pin,
+    ScanRequest,
+    TableDescription,
+    TableRecord,
+    VersionRecord,
+)
+from actors.sql import prepare_expression, prepare_predicate
+from actors.storage import Storage
+from actors.version_records import VersionRecords
+from cluster.clock import Clock
+from cluster.errors import (
+    DestrierError,
+    InvalidInput,
+    ServiceUnavailable,
+    TableNotFound,
+    TableTagNotFound,
+    TableVersionNotFound,
+)
+from cluster.identifiers import ObjectId, TableRef
+from cluster.settings import Settings
+
+T = TypeVar("T")
+_THREADS = 16
+
+
+class LanceRows:
+    """A scan's result, read from Lance as it is asked for (ports.RowStream)."""
+
+    def __init__(self, scanner: Any, version: int) -> None:
+        self.schema: pa.Schema = scanner.projected_schema
+        self.version = version
+        self._scanner = scanner
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, in order.
+
+        Raises:
+            DestrierError: translated; an expression may fail on a row.
+        """
+        try:
+            yield from self._scanner.to_batches()
+        except DestrierError:
+            raise
+        except Exception as error:  # noqa: BLE001 - pylance raises untyped errors; translated here
+            raise translate(error, context="expression") from error
+
+
+class Reads:
+    """What a replica answers by itself."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._storage = Storage.of(settings.storage)
+        interval_s = settings.storage.full_refresh_interval_s
+        self._handles = TableHandles(self._storage, clock, interval_s)
+        self._catalogs: dict[str, CatalogView] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="read")
+        self._stuck = 0
+
+    def healthy(self) -> bool:
+        """Whether enough threads are left to answer."""
+        return self._stuck <= self._settings.engine.stuck_threads_max
+
+    # --- the catalog --------------------------------------------------------------------------------
+
+    def catalog_view(self, database: str) -> CatalogView:
+        """The reader of a database's catalog."""
+        view = self._catalogs.get(database)
+        if view is None:
+            view = self._catalogs[database] = CatalogView(
+                self._storage.database_uri(database),
+                self._storage,
+                self._clock,
+                self._settings.storage.full_refresh_interval_s,
+            )
+        return view
+
+    async def catalog(self, database: str) -> CatalogSnapshot:
+        """The current catalog."""
+        view = self.catalog_view(database)
+        found = view.cached()
+        return found if found is not None else await self.in_thread(view.snapshot)
+
+    async def find_table(self, table: TableRef) -> TableRecord:
+        """The record of a table.
+
+        Raises:
+            TableNotFound: no such table.
+        """
+        if table.id.is_root:
+            raise InvalidInput("the identifier names the root namespace; name a table")
+        snapshot = await self.catalog(table.database)
+        return self.catalog_view(table.database).find_table(table.id, snapshot)
+
+    async def list_declared(self, database: str, names: list[ObjectId]) -> set[ObjectId]:
+        """Those of `names` that have no data yet."""
+        snapshot = await self.catalog(database)
+        view = self.catalog_view(database)
+        rows = [(name, snapshot.tables[name]) for name in names if name in snapshot.tables]
+
+        def declared() -> set[ObjectId]:
+            return {name for name, row in rows if view.is_declared(row)}
+
+        return await self.in_thread(declared)
+
+    # --- one table ----------------------------------------------------------------------------------
+
+    async def count_rows(self, table: TableRef, pin: Pin, predicate: str | None) -> Counted:
+        """Count rows."""
+        record = await self.find_table(table)
+        state = self._cached_state(record, pin)
+        if state is not None and predicate is None:
+            return Counted(int(state.dataset.count_rows()), state.version)
+        return await self.in_thread(self._count, record, pin, predicate)
+
+    def _count(self, record: TableRecord, pin: Pin, predicate: str | None) -> Counted:
+        dataset = self.open(record, pin)
+        if predicate is not None:
+            predicate = prepare_predicate(predicate, dataset.schema, self._settings.limits)
+        try:
+            return Counted(int(dataset.count_rows(predicate)), int(dataset.version))
+        except BaseException as error:
+            raise translate(error, context="predicate") from error
+
+    async def scan(self, table: TableRef, pin: Pin, request: ScanRequest) -> LanceRows:
+        """Start a scan."""
+        record = await self.find_table(table)
+        return await self.in_thread(self._scan, record, pin, request)
+
+    def _scan(self, record: TableRecord, pin: Pin, request: ScanRequest) -> LanceRows:
+        dataset = self.open(record, pin)
+        checked = check_scan(request, dataset.schema, self._settings)
+        try:
+            scanner = dataset.scanner(
+                columns=dict(checked.columns) if checked.columns is not None else None,
+                filter=checked.filter,
+                limit=checked.limit,
+                offset=checked.offset,
+                with_row_id=checked.with_row_id,
+            )
+            return LanceRows(scanner, int(dataset.version))
+        except BaseException as error:
+            raise translate(error, context="expression") from error
+
+    async def pinned(self, table: TableRef, pin: Pin) -> ScanTarget:
+        """The version that a read is to see, for readers elsewhere."""
+        record = await self.find_table(table)
+
+        def pinned() -> ScanTarget:
+            dataset = self.open(record, pin)
+            rows = int(dataset.count_rows())
+            return ScanTarget(record.location.uri, pin.branch, int(dataset.version), rows)
+
+        return await self.in_thread(pinned)
+
+    async def describe_table(
+        self, table: TableRef, pin: Pin, *, detailed: bool
+    ) -> TableDescription:
+        """Location, version and schema; counts too if `detailed`."""
+        record = await self.find_table(table)
+        return await self.in_thread(self._describe, record, pin, detailed)
+
+    def _describe(self, record: TableRecord, pin: Pin, detailed: bool) -> TableDescription:
+        if record.is_only_declared:
+            if pin.version is not None or pin.tag is not None or pin.branch is not None:
+                raise TableVersionNotFound(f"table {record.id} is declared and has no versions")
+            return TableDescription(record)
+        dataset = self.open(record, pin)
+        schema = bytes(dataset.schema.serialize())
+        version = int(dataset.version)
+        if not detailed:
+            return TableDescription(record, version, schema)
+        fragments = dataset.get_fragments()
+        size = sum(file.file_size_bytes or 0 for item in fragments for file in item.data_files())
+        return TableDescription(
+            record=record,
+            version=version,
+            schema_ipc=schema,
+            num_rows=int(dataset.count_rows()),
+            num_fragments=len(fragments),
+            num_deleted_rows=sum(item.num_deletions for item in fragments),
+            total_bytes=size,
+        )
+
+    async def describe_index_stats(self, table: TableRef, pin: Pin, index: str) -> IndexStats:
+        """Statistics of one index."""
+        record = await self.find_table(table)
+        return await self.in_thread(self._index_stats, record, pin, index)
+
+    def _index_stats(self, record: TableRecord, pin: Pin, index: str) -> IndexStats:
+        dataset = self.open(record, pin)
+        try:
+            stats = dataset.stats.index_stats(index)
+        except BaseException as error:
+            raise translate(error, context="index") from error
+        details = stats.get("indices") or [{}]
+        return IndexStats(
+            index_type=stats["index_type"],
+            distance_type=details[0].get("metric_type"),
+            num_indexed_rows=int(stats["num_indexed_rows"]),
+            num_unindexed_rows=int(stats["num_unindexed_rows"]),
+            num_indices=int(stats["num_indices"]),
+        )
+
+    async def list_versions(self, table: TableRef, branch: str | None) -> list[VersionRecord]:
+        """Version records of a branch, oldest first."""
+        record = await self.find_table(table)
+
+        def read() -> list[VersionRecord]:
+            self._handles.get(record.location.uri, branch).latest()
+            return VersionRecords(record.location.uri, branch, self._storage).list()
+
+        return await self.in_thread(read)
+
+    # --- states -------------------------------------------------------------------------------------
+
+    def _cached_state(self, record: TableRecord, pin: Pin) -> TableState | None:
+        if pin.version is not None or pin.tag is not None:
+            return None
+        state = self._handles.get(record.location.uri, pin.branch).cached()
+        return state if state is not None and state.version >= (pin.version_min or 0) else None
+
+    def open(self, record: TableRecord, pin: Pin) -> Any:
+        """The dataset that a read is to see. Blocks.
+
+        Raises:
+            TableNotFound: the table has no data, or is gone.
+            TableVersionNotFound: no record of the version.
+            ServiceUnavailable: `pin.version_min` has not come yet.
+        """
+        if pin.tag is not None:
+            return self._open_tag(record, pin)
+        handle = self._handles.get(record.location.uri, pin.branch)
+        if pin.version is None:
+            state = handle.latest()
+            if state.version < (pin.version_min or 0):
+                raise ServiceUnavailable(
+                    f"table {record.id} is at version {state.version}, not yet at {pin.version_min}"
+                )
+            return state.dataset
+        records = VersionRecords(record.location.uri, pin.branch, self._storage)
+        if pin.version < 1 or records.is_deleted(pin.version):
+            raise TableVersionNotFound(f"table {record.id} has no version {pin.version}")
+        try:
+            return handle.at(pin.version)
+        except TableNotFound:
+            raise
+        except DestrierError as error:
+            if isinstance(error, TableVersionNotFound):
+                raise TableVersionNotFound(
+                    f"table {record.id} has no version {pin.version}"
+                ) from error
+            raise
+
+    def _open_tag(self, record: TableRecord, pin: Pin) -> Any:
+        dataset = self._handles.get(record.location.uri, None).latest().dataset
+        try:
+            if pin.tag not in dataset.tags.list():
+                raise TableTagNotFound(f"table {record.id} has no tag {pin.tag!r}")
+            return dataset.checkout_version(pin.tag)
+        except DestrierError:
+            raise
+        except BaseException as error:
+            raise translate(error, context="version") from error
+
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run blocking work with the deadline of reads.
+
+        Raises:
+            ServiceUnavailable: the deadline passed; the thread is lost until the work ends.
+        """
+        call = asyncio.get_running_loop().run_in_executor(
+            self._threads, partial(work, *arguments)
+        )
+        deadline_s = self._settings.engine.read_timeout_s
+        try:
+            return await asyncio.wait_for(asyncio.shield(call), timeout=deadline_s)
+        except TimeoutError:
+            self._stuck += 1
+            call.add_done_callback(self._unstuck)
+            raise ServiceUnavailable(
+                f"the read was given up after {deadline_s:g} s; use a simpler predicate or"
+                " expression, or fewer rows"
+            ) from None
+
+    def _unstuck(self, call: "asyncio.Future[Any]") -> None:
+        self._stuck -= 1
+        if not call.cancelled():
+            call.exception()
+
+
+def check_scan(request: ScanRequest, schema: pa.Schema, settings: Settings) -> ScanRequest:
+    """The request with its SQL checked and its columns resolved.
+
+    Raises:
+        InvalidInput: a predicate, column or expression that the table cannot run.
+    """
+    limits = settings.limits
+    predicate = request.filter
+    columns = request.columns
+    return ScanRequest(
+        filter=None if predicate is None else prepare_predicate(predicate, schema, limits),
+        columns=tuple((name, format_field_path((name,))) for name in schema.names)
+        if columns is None
+        else tuple(
+            (name, prepare_expression(text, schema, limits).sql) for name, text in columns
+        ),
+        limit=request.limit,
+        offset=request.offset,
+        with_row_id=request.with_row_id,
+    )

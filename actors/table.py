@@ -1,0 +1,525 @@
+"""One table: orders its commits and knows which requests they contain.
+
+Success means durable. OutcomeUnknown means that the change may have happened: the same request key gives
+the answer. Every other error means that nothing changed.
+
+Two lanes of one thread each do the work. The commit lane makes every version, so no two commits of this
+table race. The staging lane computes one update or delete at a time beside it, on the version that it
+found; before its commit, fragments that were appended meanwhile are staged too, in the commit lane, so that
+the order of versions is the order in which changes took effect.
+
+The actor orders, storage decides: a commit is put-if-absent on the manifest, so a second actor of the same
+name, or another program writing the folder, costs a retry and never a lost change.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import lance
+
+from actors import appending, row_changes
+from actors.engines import DistributedStaging
+from actors.freshness import TableHandle
+from actors.incarnation import ensure_incarnation, is_dropped
+from actors.lance_errors import CommitConflict
+from actors.lance_store import branch_uri, commit, transactions
+from actors.model import (
+    Assignment,
+    Commit,
+    InsertItem,
+    RequestKey,
+    StagedFragments,
+    TableLocation,
+    VersionRange,
+)
+from actors.owner_errors import OwnerGone
+from actors.request_log import (
+    DoneRequest,
+    RequestLog,
+    check_same_body,
+    from_properties,
+    to_properties,
+)
+from actors.storage import Storage
+from actors.version_records import VersionRecords
+from cluster.clock import Clock, SystemClock
+from cluster.errors import (
+    DestrierError,
+    InternalError,
+    OutcomeUnknown,
+    ServiceUnavailable,
+    TableNotFound,
+    Throttling,
+)
+from cluster.identifiers import TableRef
+from cluster.settings import Engine, Settings
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    item: InsertItem
+    answer: asyncio.Future[Commit]
+
+
+@dataclass(slots=True)
+class _Running:
+    digest: str
+    answer: asyncio.Task[Commit]
+
+
+class Table:
+    """The owner of one table (see the module's docstring); plain, so that tests run it without Ray."""
+
+    def __init__(
+        self,
+        ref: TableRef,
+        location: TableLocation,
+        settings: Settings,
+        distributed: DistributedStaging | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._ref = ref
+        self._location = location
+        self._settings = settings
+        self._distributed = distributed
+        self._clock = clock or SystemClock()
+        self._storage = Storage.of(settings.storage)
+        self._handles: dict[str | None, TableHandle] = {}
+        self._loaded: set[str | None] = set()
+        self._log = RequestLog(settings.actors.requests_remembered_max)
+        self._running: dict[str, _Running] = {}
+        self._pending: deque[_Waiting] = deque()
+        self._pending_bytes = 0
+        self._pump: asyncio.Task[None] | None = None
+        self._commit_lane = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._stage_lane = ThreadPoolExecutor(1, thread_name_prefix="stage")
+        self._rewriting = asyncio.Lock()
+        self._opening = asyncio.Lock()
+        self._incarnation: str | None = None
+        self._retired = False
+        self._stuck = False
+        self._busy = 0
+        self._last_work_s = self._clock.monotonic()
+
+    # --- writes -------------------------------------------------------------------------------------
+
+    async def append(
+        self, location: TableLocation, items: Sequence[InsertItem]
+    ) -> list[Commit | DestrierError]:
+        """Append small inserts; what waits together shares a fragment and a commit.
+
+        One answer per item, in order: an item that is refused is refused alone.
+        """
+        answers = await asyncio.gather(
+            *(self._once(location, item.branch, item.key, partial(self._enqueue, item)) for item in items),
+            return_exceptions=True,
+        )
+        return [_answer(answer) for answer in answers]
+
+    async def overwrite(
+        self, location: TableLocation, branch: str | None, key: RequestKey, body: bytes
+    ) -> Commit:
+        """Replace every row (and the schema) by those of a small Arrow stream."""
+        work = partial(self._in_commit_lane, self._overwrite, branch, key, body)
+        return await self._once(location, branch, key, work)
+
+    async def commit_fragments(
+        self,
+        location: TableLocation,
+        branch: str | None,
+        key: RequestKey,
+        staged: StagedFragments,
+        *,
+        overwrite: bool,
+    ) -> Commit:
+        """Commit fragments that a replica streamed into the table's folder."""
+        work = partial(self._in_commit_lane, self._commit_fragments, branch, key, staged, overwrite)
+        return await self._once(location, branch, key, work)
+
+    async def update(
+        self,
+        location: TableLocation,
+        branch: str | None,
+        key: RequestKey,
+        assignments: Sequence[Assignment],
+        predicate: str | None,
+        engine: Engine | None = None,
+    ) -> Commit:
+        """Update the rows that `predicate` selects; None selects every row."""
+        change = row_changes.Update(tuple(assignments), predicate)
+        work = partial(self._change_rows, branch, key, change, engine)
+        return await self._once(location, branch, key, work)
+
+    async def delete(
+        self,
+        location: TableLocation,
+        branch: str | None,
+        key: RequestKey,
+        predicate: str,
+        engine: Engine | None = None,
+    ) -> Commit:
+        """Delete the rows that `predicate` selects."""
+        work = partial(self._change_rows, branch, key, row_changes.Delete(predicate), engine)
+        return await self._once(location, branch, key, work)
+
+    async def update_schema_metadata(
+        self,
+        location: TableLocation,
+        branch: str | None,
+        key: RequestKey,
+        metadata: Mapping[str, str],
+    ) -> dict[str, str]:
+        """Merge entries into the schema's metadata and return the whole map."""
+        work = partial(self._in_commit_lane, self._update_metadata, branch, key, dict(metadata))
+        await self._once(location, branch, key, work)
+        return await self._in_commit_lane(self._metadata, branch)
+
+    async def delete_versions(
+        self, location: TableLocation, branch: str | None, ranges: Sequence[VersionRange]
+    ) -> int:
+        """Delete version records; returns how many there were."""
+        await self._ready(location, branch)
+
+        def delete() -> int:
+            self._handle(branch).latest()
+            return VersionRecords(self._location.uri, branch, self._storage).delete(ranges)
+
+        return await self._in_commit_lane(delete)
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    async def retire(self) -> None:
+        """Refuse what waits and what comes, and finish what is being committed."""
+        self._retired = True
+        while self._pending:
+            waiting = self._pending.popleft()
+            if not waiting.answer.done():
+                waiting.answer.set_exception(OwnerGone(f"table {self._ref.id} is moving; try again"))
+        running = [entry.answer for entry in self._running.values()]
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def idle_s(self) -> float:
+        """Seconds without work; 0 while there is any."""
+        return 0.0 if self._busy else self._clock.monotonic() - self._last_work_s
+
+    def must_be_replaced(self) -> bool:
+        """Whether a lane's thread hangs in native code, which only a new process cures."""
+        return self._stuck
+
+    async def incarnation(self, location: TableLocation) -> str:
+        """The identity of this life of the table."""
+        await self._ready(location, None, load=False)
+        assert self._incarnation is not None
+        return self._incarnation
+
+    # --- one request, once --------------------------------------------------------------------------
+
+    async def _once(
+        self,
+        location: TableLocation,
+        branch: str | None,
+        key: RequestKey,
+        work: Callable[[], Awaitable[Commit]],
+    ) -> Commit:
+        """Do `work` unless the request was done, or is being done: then give that answer."""
+        self._busy += 1
+        try:
+            await self._ready(location, branch)
+            done = self._log.find(key)
+            if done is not None:
+                return done
+            running = self._running.get(key.id)
+            if running is None:
+                if len(self._running) >= self._settings.actors.pending_requests_max:
+                    raise Throttling(f"table {self._ref.id} has too many requests waiting; slow down")
+                task = asyncio.ensure_future(work())
+                running = self._running[key.id] = _Running(key.digest, task)
+                task.add_done_callback(partial(self._finished, key.id))
+            else:
+                check_same_body(running.digest, key)
+            return await asyncio.shield(running.answer)
+        except OutcomeUnknown:
+            # Storage knows; read it again before the next request of this branch is looked up.
+            self._loaded.discard(branch)
+            raise
+        finally:
+            self._busy -= 1
+            self._last_work_s = self._clock.monotonic()
+
+    def _finished(self, key_id: str, task: "asyncio.Task[Commit]") -> None:
+        self._running.pop(key_id, None)
+        if not task.cancelled():
+            # Marks the error as seen: the caller may have gone away.
+            task.exception()
+
+    async def _ready(
+        self, location: TableLocation, branch: str | None, *, load: bool = True
+    ) -> None:
+        """Open this life of the table and make sure that the caller means it."""
+        if self._incarnation is None or (load and branch not in self._loaded):
+            async with self._opening:
+                if self._incarnation is None:
+                    self._incarnation = await self._in_commit_lane(self._open)
+                if load and branch not in self._loaded:
+                    await self._in_commit_lane(self._load_requests, branch)
+                    self._loaded.add(branch)
+        meant = location.incarnation
+        if location.uri != self._location.uri or meant not in (None, self._incarnation):
+            raise self._gone()
+        if self._retired:
+            raise OwnerGone(f"table {self._ref.id} is moving; try again")
+        if self._stuck:
+            raise OwnerGone(f"table {self._ref.id} is being restarted; try again")
+
+    def _open(self) -> str:
+        if is_dropped(self._location.uri, self._storage):
+            raise self._gone()
+        if not self._storage.exists(self._location.uri):
+            raise self._gone()
+        return ensure_incarnation(self._location.uri, self._storage)
+
+    def _load_requests(self, branch: str | None) -> None:
+        try:
+            dataset = self._handle(branch).latest().dataset
+        except TableNotFound:
+            return
+        newest = list(transactions(dataset, self._settings.actors.versions_replayed_max))
+        for version, transaction in reversed(newest):
+            done = from_properties(transaction.transaction_properties)
+            self._log.record(Commit(version, transaction.uuid), done)
+
+    def _gone(self) -> TableNotFound:
+        return TableNotFound(f"table {self._ref.id} is not there")
+
+    # --- the commit lane ----------------------------------------------------------------------------
+
+    async def _in_commit_lane(self, work: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await self._in_lane(self._commit_lane, work, *arguments)
+        except TimeoutError:
+            raise OutcomeUnknown(
+                f"table {self._ref.id} did not answer in time; send the same request again with the"
+                " same x-request-id to learn whether it was done"
+            ) from None
+
+    async def _in_stage_lane(self, work: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await self._in_lane(self._stage_lane, work, *arguments)
+        except TimeoutError:
+            raise ServiceUnavailable(
+                f"the change was given up after {self._settings.engine.plan_timeout_s:g} s and nothing"
+                " was changed; use a simpler predicate or expression, or fewer rows"
+            ) from None
+
+    async def _in_lane(
+        self, lane: ThreadPoolExecutor, work: Callable[..., T], *arguments: Any
+    ) -> T:
+        """Run in a lane; a thread that does not come back makes this process useless."""
+        call = asyncio.get_running_loop().run_in_executor(
+            lane, partial(_guarded, work, *arguments)
+        )
+        try:
+            return await asyncio.wait_for(
+                asyncio.shield(call), timeout=self._settings.engine.plan_timeout_s
+            )
+        except TimeoutError:
+            self._stuck = True
+            raise
+
+    async def _enqueue(self, item: InsertItem) -> Commit:
+        limits = self._settings.actors
+        if self._pending_bytes + len(item.body) > limits.pending_bytes_max:
+            raise Throttling(f"table {self._ref.id} has too many bytes waiting; slow down")
+        waiting = _Waiting(item, asyncio.get_running_loop().create_future())
+        self._pending.append(waiting)
+        self._pending_bytes += len(item.body)
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.ensure_future(self._commit_pending())
+        return await waiting.answer
+
+    async def _commit_pending(self) -> None:
+        """Commit what waits, a batch at a time; what arrives meanwhile is the next batch."""
+        while self._pending:
+            batch = self._next_batch()
+            items = [waiting.item for waiting in batch]
+            try:
+                answers = await self._in_commit_lane(self._append, items[0].branch, items)
+            except DestrierError as error:
+                answers = [error] * len(batch)
+            for waiting, answer in zip(batch, answers, strict=True):
+                if waiting.answer.done():
+                    continue
+                if isinstance(answer, DestrierError):
+                    waiting.answer.set_exception(answer)
+                else:
+                    waiting.answer.set_result(answer)
+
+    def _next_batch(self) -> list[_Waiting]:
+        limits = self._settings.actors
+        batch: list[_Waiting] = []
+        size = 0
+        while self._pending and len(batch) < limits.batch_requests_max:
+            waiting = self._pending[0]
+            if batch and waiting.item.branch != batch[0].item.branch:
+                break
+            if batch and size + len(waiting.item.body) > limits.batch_bytes_max:
+                break
+            self._pending.popleft()
+            size += len(waiting.item.body)
+            batch.append(waiting)
+        self._pending_bytes -= size
+        return batch
+
+    def _target(self, branch: str | None) -> appending.Target:
+        return appending.Target(
+            id=self._ref.id,
+            uri=self._location.uri,
+            branch=branch,
+            handle=self._handle(branch),
+            storage=self._storage,
+            limits=self._settings.limits,
+            stable_row_ids=self._location.stable_row_ids,
+        )
+
+    def _append(
+        self, branch: str | None, items: Sequence[InsertItem]
+    ) -> Sequence[Commit | DestrierError]:
+        answers = appending.append(self._target(branch), items)
+        for item, answer in zip(items, answers, strict=True):
+            if isinstance(answer, Commit):
+                self._log.record(answer, [DoneRequest(item.key, answer.rows)])
+        return answers
+
+    def _overwrite(self, branch: str | None, key: RequestKey, body: bytes) -> Commit:
+        answer = appending.overwrite(self._target(branch), key, body)
+        self._log.record(answer, [DoneRequest(key, answer.rows)])
+        return answer
+
+    def _commit_fragments(
+        self, branch: str | None, key: RequestKey, staged: StagedFragments, overwrite: bool
+    ) -> Commit:
+        answer = appending.commit_staged(self._target(branch), key, staged, overwrite=overwrite)
+        self._log.record(answer, [DoneRequest(key, answer.rows)])
+        return answer
+
+    def _update_metadata(
+        self, branch: str | None, key: RequestKey, metadata: dict[str, str]
+    ) -> Commit:
+        updates = lance.LanceOperation.UpdateMap(updates=metadata, replace=False)
+        operation = lance.LanceOperation.UpdateConfig(schema_metadata_updates=updates)
+        return self._commit(branch, key, operation, 0)
+
+    def _metadata(self, branch: str | None) -> dict[str, str]:
+        metadata = self._handle(branch).latest().dataset.schema.metadata or {}
+        return {name.decode(): value.decode() for name, value in metadata.items()}
+
+    def _commit(
+        self,
+        branch: str | None,
+        key: RequestKey,
+        operation: Any,
+        rows: int,
+        dataset: Any = None,
+    ) -> Commit:
+        handle = self._handle(branch)
+        done = [DoneRequest(key, rows)]
+        dataset = handle.latest().dataset if dataset is None else dataset
+        committed, answer = commit(
+            dataset, self._location.uri, branch, operation, to_properties(done), self._storage
+        )
+        handle.replace(committed)
+        self._log.record(answer, done)
+        return Commit(answer.version, answer.transaction_id, rows)
+
+    def _handle(self, branch: str | None) -> TableHandle:
+        handle = self._handles.get(branch)
+        if handle is None:
+            handle = self._handles[branch] = TableHandle(
+                self._location.uri,
+                branch,
+                self._storage,
+                self._clock,
+                self._settings.storage.full_refresh_interval_s,
+            )
+        return handle
+
+    # --- updates and deletes ------------------------------------------------------------------------
+
+    async def _change_rows(
+        self,
+        branch: str | None,
+        key: RequestKey,
+        change: row_changes.RowChange,
+        engine: Engine | None,
+    ) -> Commit:
+        for _ in range(self._settings.actors.commit_retries_max):
+            async with self._rewriting:
+                staged = await self._stage(branch, change, engine)
+                try:
+                    return await self._in_commit_lane(
+                        self._commit_change, branch, key, change, staged
+                    )
+                except CommitConflict:
+                    # Another program changed the same rows; what was staged is orphaned, not committed.
+                    continue
+        raise Throttling(
+            f"table {self._ref.id}: other writers won {self._settings.actors.commit_retries_max}"
+            " times; try again later"
+        )
+
+    async def _stage(
+        self, branch: str | None, change: row_changes.RowChange, engine: Engine | None
+    ) -> row_changes.Staged:
+        prepared = await self._in_stage_lane(
+            row_changes.prepare, self._handle(branch), change, self._settings.limits
+        )
+        if self._distributed is not None and await self._distributed.takes(
+            engine, prepared.dataset.count_rows()
+        ):
+            version = int(prepared.dataset.version)
+            rewrite = await self._distributed.stage(
+                self._location.uri, branch, version, prepared.work, prepared.fragments
+            )
+            return row_changes.Staged(prepared, rewrite)
+        base = branch_uri(self._location.uri, branch)
+        return await self._in_stage_lane(row_changes.stage, prepared, base, self._storage)
+
+    def _commit_change(
+        self,
+        branch: str | None,
+        key: RequestKey,
+        change: row_changes.RowChange,
+        staged: row_changes.Staged,
+    ) -> Commit:
+        latest = self._handle(branch).latest()
+        base = branch_uri(self._location.uri, branch)
+        caught_up = row_changes.catch_up(staged, latest.dataset, base, self._storage)
+        operation = row_changes.operation(caught_up)
+        return self._commit(branch, key, operation, caught_up.rewrite.rows, latest.dataset)
+
+
+def _guarded(work: Callable[..., T], *arguments: Any) -> T:
+    """Run in a lane: whatever native code throws, a panic included, becomes one of our errors."""
+    try:
+        return work(*arguments)
+    except DestrierError:
+        raise
+    except BaseException as error:
+        raise InternalError("the table's worker failed") from error
+
+
+def _answer(answer: Commit | BaseException) -> Commit | DestrierError:
+    if isinstance(answer, Commit | DestrierError):
+        return answer
+    if isinstance(answer, asyncio.CancelledError):
+        return ServiceUnavailable("the table's actor is stopping; try again")
+    error = InternalError("the table's actor failed")
+    error.__cause__ = answer
+    return error

@@ -1,0 +1,170 @@
+"""Writes on their way from a replica to the tables' owners: found, batched, and sent once.
+
+Small inserts into the same table share a call (1.7 ms) as they share a commit: what arrives while the calls
+to its owner are under way is the next call.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from actors.model import Commit, InsertItem, TableLocation, TableRecord
+from actors.owner_errors import OwnerGone, OwnerLost
+from actors.owners import Owner, Owners, wait_a_little
+from cluster.clock import Clock
+from cluster.errors import DestrierError, OutcomeUnknown, ServiceUnavailable, TableNotFound
+from cluster.identifiers import TableRef
+from cluster.settings import ActorSettings
+
+# Calls with small inserts that one replica has under way to one table: one that is being committed and one
+# that waits behind it.
+_CALLS_PER_TABLE = 2
+
+
+@dataclass(slots=True)
+class _Known:
+    owner: Owner
+    location: TableLocation
+
+
+@dataclass(slots=True)
+class _Outbox:
+    waiting: deque[tuple[InsertItem, "asyncio.Future[Commit]"]] = field(default_factory=deque)
+    senders: int = 0
+
+
+class Tables:
+    """The tables' owners, as one replica sees them."""
+
+    def __init__(
+        self,
+        owners: Owners,
+        find: Callable[[TableRef], Awaitable[TableRecord]],
+        limits: ActorSettings,
+        clock: Clock,
+    ) -> None:
+        self._owners = owners
+        self._find = find
+        self._limits = limits
+        self._clock = clock
+        self._known: dict[TableRef, _Known] = {}
+        self._outboxes: dict[TableRef, _Outbox] = {}
+
+    async def call(self, table: TableRef, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call a method of the table's owner with the location that is meant as first argument.
+
+        A call that carries a request key is carried out once however often its owner dies.
+
+        Raises:
+            TableNotFound: the life of the table that was found first is over.
+            OutcomeUnknown: no answer in time.
+        """
+        deadline_s = self._clock.monotonic() + self._limits.call_timeout_s
+        meant: TableLocation | None = None
+        for attempt in range(1_000):
+            known = await self._open(table, meant)
+            meant = known.location
+            left_s = deadline_s - self._clock.monotonic()
+            try:
+                return await asyncio.wait_for(
+                    known.owner.call(method, meant, *arguments, **keywords), timeout=max(left_s, 0.01)
+                )
+            except (OwnerGone, OwnerLost) as error:
+                self._known.pop(table, None)
+                if self._clock.monotonic() > deadline_s:
+                    raise _given_up(error) from error
+                await wait_a_little(attempt)
+            except TimeoutError:
+                self._known.pop(table, None)
+                raise OutcomeUnknown(
+                    f"table {table.id} did not answer within {self._limits.call_timeout_s:g} s; send"
+                    " the same request again with the same x-request-id to learn what happened"
+                ) from None
+        raise AssertionError("the deadline ends the loop")
+
+    async def _open(self, table: TableRef, meant: TableLocation | None) -> _Known:
+        record = await self._find(table)
+        known = self._known.get(table)
+        if known is None or known.location.uri != record.location.uri:
+            known = await self._ask_for_owner(table)
+        elif record.location.incarnation not in (None, known.location.incarnation):
+            known = await self._ask_for_owner(table)
+        if meant is not None and known.location.incarnation != meant.incarnation:
+            raise TableNotFound(f"table {table.id} is not there")
+        return known
+
+    async def _ask_for_owner(self, table: TableRef) -> _Known:
+        record, owner = await self._owners.open_table(table)
+        location = record.location
+        if location.incarnation is None:
+            incarnation = await owner.call("incarnation", location)
+            location = replace(location, incarnation=incarnation)
+        known = self._known[table] = _Known(owner, location)
+        return known
+
+    async def append(self, table: TableRef, item: InsertItem) -> Commit:
+        """Send a small insert with whatever else waits for the same table."""
+        outbox = self._outboxes.setdefault(table, _Outbox())
+        answer: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
+        outbox.waiting.append((item, answer))
+        if outbox.senders < _CALLS_PER_TABLE:
+            outbox.senders += 1
+            task = asyncio.ensure_future(self._send(table, outbox))
+            task.add_done_callback(lambda done: done.exception())
+        return await answer
+
+    async def _send(self, table: TableRef, outbox: _Outbox) -> None:
+        try:
+            while outbox.waiting:
+                batch = self._next_batch(outbox)
+                answers = await self._send_batch(table, [item for item, _ in batch])
+                for (_, waiting), answer in zip(batch, answers, strict=True):
+                    if waiting.done():
+                        continue
+                    if isinstance(answer, DestrierError):
+                        waiting.set_exception(answer)
+                    else:
+                        waiting.set_result(answer)
+        finally:
+            outbox.senders -= 1
+            if not outbox.senders and not outbox.waiting:
+                self._outboxes.pop(table, None)
+
+    def _next_batch(
+        self, outbox: _Outbox
+    ) -> list[tuple[InsertItem, "asyncio.Future[Commit]"]]:
+        batch = []
+        size = 0
+        while outbox.waiting and len(batch) < self._limits.batch_requests_max:
+            size += len(outbox.waiting[0][0].body)
+            if batch and size > self._limits.batch_bytes_max:
+                break
+            batch.append(outbox.waiting.popleft())
+        return batch
+
+    async def _send_batch(
+        self, table: TableRef, items: Sequence[InsertItem]
+    ) -> Sequence[Commit | DestrierError]:
+        try:
+            answers: Sequence[Commit | DestrierError] = await self.call(table, "append", items)
+        except DestrierError as error:
+            return [error] * len(items)
+        gone = [answer for answer in answers if isinstance(answer, OwnerGone)]
+        if not gone:
+            return answers
+        # The owner left with these still waiting: the next one takes them.
+        self._known.pop(table, None)
+        again = [i for i, a in zip(items, answers, strict=True) if isinstance(a, OwnerGone)]
+        retried = iter(await self._send_batch(table, again))
+        return [next(retried) if isinstance(a, OwnerGone) else a for a in answers]
+
+
+def _given_up(error: DestrierError) -> DestrierError:
+    if isinstance(error, OwnerGone):
+        return ServiceUnavailable("the table's owner is being moved; nothing was changed, try again")
+    return OutcomeUnknown(
+        "the table's owner was lost; send the same request again with the same x-request-id to learn"
+        " what happened"
+    )
