@@ -310,14 +310,15 @@ def _plan_extension(
 
 
 def check_json(texts: pa.Array, path: str) -> None:
-    """Refuse what Lance would store as another value (null for NaN or 1e400), fail on or crash on."""
+    """Refuse what Lance 14.0.2 fails on, crashes on or stores as null (NaN, 1e400, an empty text)."""
     for text in texts:
         if text.is_valid:
             try:
                 _check_json_text(text.as_py())
             except (ValueError, RecursionError) as error:
+                reason = shorten(str(error), TYPE_CHARACTERS_MAX)
                 raise TableSchemaValidationError(
-                    f"Column {path} holds a text that is not JSON: {shorten(str(error), TYPE_CHARACTERS_MAX)}."
+                    f"Column {path} holds a text that is not JSON: {reason}."
                 ) from None
 
 
@@ -397,9 +398,7 @@ def _plan_to_dictionary(
                 f"Column {path} has more distinct values than the {target.index_type} indices of"
                 " the table's column can name."
             ) from None
-        return pa.DictionaryArray.from_arrays(
-            indices, values, ordered=target.ordered, safe=False
-        )
+        return pa.DictionaryArray.from_arrays(indices, values, ordered=target.ordered, safe=False)
 
     return convert
 

@@ -6,12 +6,13 @@ for some of it Lance accepts and then cannot read.
 """
 
 from collections import Counter
+from collections.abc import Callable
+from typing import NoReturn
 
 import pyarrow as pa
 from pyarrow import types
 
 from actors.arrow_conversions import (
-    BLOB_EXTENSION,
     JSON_EXTENSION,
     TYPE_CHARACTERS_MAX,
     child_path,
@@ -75,9 +76,7 @@ def children_of(type_: pa.DataType) -> list[pa.Field]:
     return [type_.field(i) for i in range(type_.num_fields)]
 
 
-def _check_metadata(
-    metadata: dict[bytes, bytes] | None, owner: str, limits: LimitSettings
-) -> None:
+def _check_metadata(metadata: dict[bytes, bytes] | None, owner: str, limits: LimitSettings) -> None:
     entries = metadata or {}
     if len(entries) > limits.metadata_entries_max:
         raise TableSchemaValidationError(
@@ -152,7 +151,7 @@ def _store_type(type_: pa.DataType, path: str, depth: int, limits: LimitSettings
     if is_list(type_):
         is_large = types.is_large_list(type_) or types.is_large_list_view(type_)
         item = _store(type_.value_field, path, depth + 1, limits)
-        _refuse_lists_of_struct_arrays(item.type, path)
+        _refuse_struct_arrays(item.type, path)
         return pa.large_list(item) if is_large else pa.list_(item)
     if types.is_fixed_size_list(type_):
         return _store_fixed_size_list(type_, path, depth, limits)
@@ -160,7 +159,7 @@ def _store_type(type_: pa.DataType, path: str, depth: int, limits: LimitSettings
         # Sorted maps hold the same entries; Lance knows no such flag.
         key = _store(type_.key_field, path, depth + 2, limits)
         item = _store(type_.item_field, path, depth + 2, limits)
-        _refuse_lists_of_struct_arrays(pa.struct([key, item]), path)
+        _refuse_struct_arrays(pa.struct([key, item]), path)
         return pa.map_(key, item)
     if _is_storable_leaf(type_):
         return type_
@@ -184,4 +183,87 @@ def _is_fixed_width(type_: pa.DataType) -> bool:
         or types.is_decimal128(type_)
         or types.is_decimal256(type_)
         or types.is_fixed_size_binary(type_)
+    )
+
+
+def _store_extension(
+    type_: pa.BaseExtensionType, path: str, depth: int, limits: LimitSettings
+) -> pa.DataType:
+    if type_.extension_name == JSON_EXTENSION:
+        return pa.json_()
+    if _store_type(type_.storage_type, path, depth, limits) != type_.storage_type:
+        _refuse(type_, path)
+    return type_
+
+
+def _store_dictionary(type_: pa.DictionaryType, path: str) -> pa.DataType:
+    """Lance joins dictionaries of a file and then needs wider indices than 8 or 16 bits.
+
+    It writes them whatever the column's type says, and cannot read them back.
+    """
+    values = type_.value_type
+    if types.is_string_view(values):
+        values = pa.string()
+    elif types.is_binary_view(values):
+        values = pa.binary()
+    elif not (
+        is_text(values)
+        or is_bytes(values)
+        or types.is_integer(values)
+        or types.is_floating(values)
+        or types.is_boolean(values)
+    ):
+        _refuse(type_, path)
+    indices = pa.int32() if type_.index_type.bit_width < 32 else type_.index_type
+    return pa.dictionary(indices, values)
+
+
+def _store_struct(
+    type_: pa.StructType, path: str, depth: int, limits: LimitSettings
+) -> pa.DataType:
+    if type_.num_fields == 0:
+        raise TableSchemaValidationError(f"Column {path} is a struct without fields; add one.")
+    _check_names([field.name for field in type_], path)
+    return pa.struct([_store(field, path, depth + 1, limits) for field in type_])
+
+
+def _store_fixed_size_list(
+    type_: pa.FixedSizeListType, path: str, depth: int, limits: LimitSettings
+) -> pa.DataType:
+    item = type_.value_type
+    if type_.list_size == 0 or not (
+        _is_fixed_width(item)
+        or (types.is_struct(item) and not _holds(item, _is_list_or_map))
+        or (types.is_fixed_size_list(item) and not types.is_struct(item.value_type))
+    ):
+        _refuse(type_, path)
+    return pa.list_(_store(type_.value_field, path, depth + 1, limits), type_.list_size)
+
+
+def _refuse_struct_arrays(item: pa.DataType, path: str) -> None:
+    """Lance writes fixed-size lists of structs inside lists and maps, and cannot read them."""
+    if _is_struct_array(item) or _holds(item, _is_struct_array):
+        raise TableSchemaValidationError(
+            f"Column {path} has fixed-size lists of structs inside a list or map, which a table"
+            " cannot store; use lists of varying length."
+        )
+
+
+def _holds(type_: pa.DataType, matches: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type inside `type_`, at any depth, matches."""
+    return any(matches(child.type) or _holds(child.type, matches) for child in children_of(type_))
+
+
+def _is_list_or_map(type_: pa.DataType) -> bool:
+    return is_list(type_) or bool(types.is_map(type_))
+
+
+def _is_struct_array(type_: pa.DataType) -> bool:
+    return bool(types.is_fixed_size_list(type_) and types.is_struct(type_.value_type))
+
+
+def _refuse(type_: pa.DataType, path: str) -> NoReturn:
+    raise TableSchemaValidationError(
+        f"Column {path} has type {shorten(str(type_), TYPE_CHARACTERS_MAX)}, which a table cannot"
+        " store."
     )
