@@ -310,7 +310,7 @@ def _plan_extension(
 
 
 def check_json(texts: pa.Array, path: str) -> None:
-    """Refuse what Lance 14.0.2 fails on, crashes on or stores as null (NaN, 1e400, an empty text)."""
+    """Refuse what Lance 14.0.2 fails on, crashes on or stores as null (NaN, 1e400, no text)."""
     for text in texts:
         if text.is_valid:
             try:
@@ -480,7 +480,7 @@ def _lists_of_views(array: pa.Array, path: str) -> pa.Array:
     order = pc.sort_indices(present.offsets)
     starts = pc.take(present.offsets, order).cast(pa.int64())
     ends = pc.add(starts, pc.take(present.sizes, order).cast(pa.int64()))
-    if not pc.all(pc.less_equal(ends[:-1], starts[1:])).as_py():
+    if not pc.all(pc.less_equal(ends[:-1], starts[1:]), min_count=0).as_py():
         raise TableSchemaValidationError(
             f"Column {path} has list views that share items; send it as plain lists."
         )
