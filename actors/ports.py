@@ -30,13 +30,14 @@ from actors.model import (
 )
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Engine
+from udtf.spec import ViewDefinition
 
 
 class ArrowReader(Protocol):
     """An Arrow IPC stream that arrives while it is read: a blocking file, read by one thread.
 
-    What a read raises is the outcome of the upload. The last bytes come only when the whole body has
-    arrived and is valid.
+    What a read raises is the outcome of the upload. The last bytes come only when the whole body
+    has arrived and is valid.
     """
 
     closed: bool
@@ -240,6 +241,10 @@ class ServerOperations(Protocol):
         self, table: TableRef, branch: str | None, *, descending: bool
     ) -> Sequence[VersionRecord]:
         """Version records, oldest first unless `descending`."""
+        ...
+
+    async def create_view(self, view: TableRef, definition: ViewDefinition) -> Commit:
+        """Create a materialized view, empty until it is refreshed."""
         ...
 
     async def delete_versions(

@@ -1,0 +1,167 @@
+"""Rows on their way out: a scan's batches as an Arrow IPC file.
+
+One thread of its own reads and encodes a scan. The first rows are held until the scan is known to
+have begun well: an error among them is still an error answer. After that the file streams through
+a bounded queue, so that a slow client slows the scan down instead of filling memory.
+"""
+
+import asyncio
+import io
+import threading
+from collections.abc import AsyncIterator
+
+import pyarrow as pa
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from actors.ports import RowStream
+
+ARROW_FILE = "application/vnd.apache.arrow.file"
+VERSION_HEADER = "x-lancedb-version"
+
+# Encoded parts between the scan's thread and the client, beside the one being sent.
+_QUEUE_PARTS_MAX = 2
+
+
+async def answer_rows(stream: RowStream, rows_held_max: int) -> Response:
+    """The answer that holds the rows of `stream`.
+
+    Raises:
+        DestrierError: the scan failed within its first `rows_held_max` rows.
+    """
+    scan = _EncodedScan(stream, rows_held_max)
+    headers = {VERSION_HEADER: str(stream.version)}
+    try:
+        first = await scan.first_part()
+    except BaseException:
+        scan.close()
+        raise
+    if scan.is_complete:
+        return Response(first, 200, headers, ARROW_FILE)
+    return _ScanResponse(scan, first, headers)
+
+
+class _ScanResponse(StreamingResponse):
+    """Ends the scan with the answer, however that ends."""
+
+    def __init__(self, scan: "_EncodedScan", first: bytes, headers: dict[str, str]) -> None:
+        super().__init__(scan.parts(first), 200, headers, ARROW_FILE)
+        self._scan = scan
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._scan.close()
+
+
+class _Part(io.RawIOBase):
+    """Where Arrow's writer puts bytes until they are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        piece = bytes(data)  # type: ignore[call-overload]  # any buffer
+        self._pieces.append(piece)
+        self._position += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._position
+
+    def take(self) -> bytes:
+        """What was written since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+class _Closed(BaseException):
+    """The client has left."""
+
+
+class _EncodedScan:
+    """A scan that runs in its own thread from the start."""
+
+    def __init__(self, stream: RowStream, rows_held_max: int) -> None:
+        self._stream = stream
+        self._rows_held_max = rows_held_max
+        self._loop = asyncio.get_running_loop()
+        self._first: asyncio.Future[bytes] = self._loop.create_future()
+        self._rest: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_QUEUE_PARTS_MAX)
+        self._is_closed = threading.Event()
+        self._has_begun = False
+        self.is_complete = False
+        threading.Thread(target=self._run, name="scan", daemon=True).start()
+
+    async def first_part(self) -> bytes:
+        """The whole file if it is short (`is_complete`), else its beginning."""
+        return await self._first
+
+    async def parts(self, first: bytes) -> AsyncIterator[bytes]:
+        """The file, `first` included; an error ends it early, which the client sees."""
+        yield first
+        while (part := await self._rest.get()) is not None:
+            if isinstance(part, Exception):
+                raise part
+            yield part
+
+    def close(self) -> None:
+        """Let the thread stop at its next batch."""
+        self._is_closed.set()
+        while not self._rest.empty():
+            self._rest.get_nowait()
+
+    def _run(self) -> None:
+        try:
+            try:
+                self._encode()
+            except Exception as error:  # noqa: BLE001 - it belongs to the request, not to this thread
+                self._deliver(error)
+        except _Closed:
+            return
+
+    def _encode(self) -> None:
+        part = _Part()
+        batches = self._stream.batches()
+        rows = 0
+        try:
+            with pa.ipc.new_file(part, self._stream.schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+                    if rows > self._rows_held_max:
+                        self._deliver(part.take())
+                    if self._is_closed.is_set():
+                        raise _Closed
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
+        self.is_complete = not self._has_begun
+        self._deliver(part.take())
+        if not self.is_complete:
+            self._deliver(None)
+
+    def _deliver(self, part: bytes | Exception | None) -> None:
+        """Hand over the first part, or wait for room in the queue for a later one."""
+        if self._has_begun:
+            asyncio.run_coroutine_threadsafe(self._rest.put(part), self._loop).result()
+        else:
+            self._has_begun = True
+            self._loop.call_soon_threadsafe(self._set_first, part)
+        if self._is_closed.is_set():
+            raise _Closed
+
+    def _set_first(self, part: bytes | Exception | None) -> None:
+        if self._first.done():
+            return
+        if isinstance(part, Exception):
+            self._first.set_exception(part)
+        else:
+            self._first.set_result(part or b"")

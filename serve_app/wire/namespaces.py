@@ -1,0 +1,92 @@
+"""Namespaces on the wire."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from pydantic import Field
+
+from actors.model import Page
+from serve_app.wire.base import OperationRequest, OperationResponse, PagedResponse, Properties
+
+
+class DropMode(StrEnum):
+    """What DropNamespace does when there is no such namespace."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class DropBehavior(StrEnum):
+    """What DropNamespace does with the namespace's content."""
+
+    RESTRICT = "restrict"
+    CASCADE = "cascade"
+
+
+class CreateNamespaceRequest(OperationRequest):
+    """How to create a namespace."""
+
+    mode: str | None = Field(None, description="Create (default), ExistOk or Overwrite.")
+    properties: Properties | None = None
+
+
+class CreateNamespaceResponse(OperationResponse):
+    """The namespace after its creation."""
+
+    transaction_id: str | None = None
+    properties: Properties | None = None
+
+
+class ListNamespacesResponse(PagedResponse):
+    """Names of child namespaces."""
+
+    namespaces: list[str]
+
+    @classmethod
+    def of(cls, page: Page[str]) -> "ListNamespacesResponse":
+        """From a page of the catalog."""
+        return cls(namespaces=list(page.items), page_token=page.page_token)
+
+
+class DescribeNamespaceRequest(OperationRequest):
+    """Nothing but what every request may carry."""
+
+
+class DescribeNamespaceResponse(OperationResponse):
+    """A namespace's properties."""
+
+    properties: Properties | None = None
+
+
+class DropNamespaceRequest(OperationRequest):
+    """How to drop a namespace."""
+
+    mode: str | None = Field(None, description="Fail (default) or Skip.")
+    behavior: str | None = Field(None, description="Restrict (default) or Cascade.")
+
+
+class DropNamespaceResponse(OperationResponse):
+    """The properties of the dropped namespace."""
+
+    properties: Properties | None = None
+    transaction_id: list[str] | None = None
+
+
+class NamespaceExistsRequest(OperationRequest):
+    """Nothing but what every request may carry."""
+
+
+class ListTablesResponse(PagedResponse):
+    """Names, or identifiers, of tables."""
+
+    tables: list[str]
+
+    @classmethod
+    def of(cls, page: Page[str]) -> "ListTablesResponse":
+        """From a page of the catalog."""
+        return cls(tables=list(page.items), page_token=page.page_token)
+
+
+def properties_of(properties: Mapping[str, str]) -> Properties:
+    """Properties as the wire has them: an empty map says that none are set."""
+    return dict(properties)
