@@ -1,7 +1,7 @@
 """Inserts, in the table's commit lane: what waits together becomes one fragment and one commit.
 
-A commit costs 6 to 9 ms and a fragment 1.6 ms, whatever they hold; 32 one-row inserts in one commit ran 16
-to 20 times the rate of one commit each.
+A commit costs 6 to 9 ms and a fragment 1.6 ms, whatever they hold; 32 one-row inserts in one commit
+ran 16 to 20 times the rate of one commit each.
 """
 
 from collections.abc import Sequence
@@ -95,7 +95,9 @@ def append(target: Target, items: Sequence[InsertItem]) -> list[Commit | Destrie
             answers[index] = error
     if members:
         assert schema is not None
-        for member, answer in zip(members, _commit_members(target, dataset, schema, members), strict=True):
+        for member, answer in zip(
+            members, _commit_members(target, dataset, schema, members), strict=True
+        ):
             answers[member.index] = answer
     return [answer for answer in answers if answer is not None]
 
@@ -159,7 +161,8 @@ def commit_staged(
     """Commit fragments that were written beside the table. Blocks.
 
     Raises:
-        Throttling: the table's columns have changed since; nothing was changed, send the data again.
+        Throttling: the table's columns have changed since; nothing was changed, send the data
+        again.
     """
     dataset = target.open()
     fragments = fragments_from_json(staged.fragments)
@@ -177,9 +180,7 @@ def commit_staged(
     return _commit(target, dataset, lance.LanceOperation.Append(fragments), done)
 
 
-def _commit(
-    target: Target, dataset: Any, operation: Any, done: Sequence[DoneRequest]
-) -> Commit:
+def _commit(target: Target, dataset: Any, operation: Any, done: Sequence[DoneRequest]) -> Commit:
     properties = to_properties(done)
     try:
         committed, answer = commit(

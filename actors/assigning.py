@@ -32,7 +32,8 @@ def _assign(
         if child.name == target[depth]:
             visible = values
             if column.null_count:
-                # Under a null parent the new value is not seen; it must not break a child's rule either.
+                # Under a null parent the new value is not seen; it must not break a child's rule
+                # either.
                 visible = pc.if_else(column.is_valid(), values, pa.scalar(None, values.type))
                 array = _under_nulls(array, column, child, target, depth, visible)
             else:
@@ -59,7 +60,9 @@ def _under_nulls(
 
 
 def _cast(values: pa.Array, field: pa.Field, target: tuple[str, ...]) -> pa.Array:
-    storage = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+    storage = (
+        field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+    )
     try:
         if isinstance(values.type, pa.BaseExtensionType):
             values = values.storage

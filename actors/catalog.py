@@ -1,9 +1,11 @@
-"""The catalog of one database, changed: one change at a time, through Lance's own DirectoryNamespace.
+"""The catalog of one database, changed: one change at a time, through Lance's own
+DirectoryNamespace.
 
-Success means durable and seen by every later read. The library keeps the layout; what it gets wrong is done
-here: modes, missing parents, root tables that stay after they were deregistered, drops that delete another
-name's data. A table's life is ended by a mark in its folder before anything is deleted, so a drop that was
-cut short is finished by the next one, and nothing is written into a folder that is going away.
+Success means durable and seen by every later read. The library keeps the layout; what it gets wrong
+is done here: modes, missing parents, root tables that stay after they were deregistered, drops that
+delete another name's data. A table's life is ended by a mark in its folder before anything is
+deleted, so a drop that was cut short is finished by the next one, and nothing is written into a
+folder that is going away.
 """
 
 import asyncio
@@ -79,7 +81,8 @@ def new_location(table: ObjectId) -> str:
 
 
 class Catalog:
-    """The owner of one database's names (see the module's docstring); plain, run without Ray in tests."""
+    """The owner of one database's names (see the module's docstring); plain, run without Ray in
+    tests."""
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class Catalog:
         self._changing = asyncio.Lock()
         self._lane = ThreadPoolExecutor(1, thread_name_prefix="catalog")
 
-    # --- namespaces ---------------------------------------------------------------------------------
+    # --- namespaces -------------------------------------------------------------------------------
 
     async def create_namespace(
         self, namespace: ObjectId, mode: CreateMode, properties: Mapping[str, str]
@@ -171,7 +174,7 @@ class Catalog:
                 f"namespace {namespace} holds {children} tables and namespaces; drop them first"
             )
 
-    # --- tables -------------------------------------------------------------------------------------
+    # --- tables -----------------------------------------------------------------------------------
 
     async def declare_table(
         self, table: ObjectId, location: str | None, properties: Mapping[str, str]
@@ -273,8 +276,8 @@ class Catalog:
 
         def forget() -> None:
             if len(table.parts) == 1:
-                # A root table's folder is a table by itself; this mark, which the library honours too,
-                # says that it is none.
+                # A root table's folder is a table by itself; this mark, which the library honours
+                # too, says that it is none.
                 self._storage.write(f"{record.location.uri}/{DEREGISTERED}", b"")
             if self._has_row(table):
                 self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
@@ -293,9 +296,7 @@ class Catalog:
         if row is None:
             raise TableNotFound(f"table {table} is not there")
         uri = f"{self._uri}/{row.location}"
-        shared = [
-            other for other, its in snapshot.tables.items() if its.location == row.location
-        ]
+        shared = [other for other, its in snapshot.tables.items() if its.location == row.location]
         if len(shared) > 1:
             # Another name for the same data: only the name goes.
             return await self._deregister(table, snapshot)
@@ -327,10 +328,7 @@ class Catalog:
         if merged == dict(row.properties):
             return merged
         if self._has_row(table):
-            try:
-                self._view.set_properties(table, merged)
-            except Exception as error:  # noqa: BLE001 - pylance raises untyped errors; translated here
-                raise translate(error, context="catalog") from error
+            self._set_properties(table, merged)
         else:
             self._register(table, row.location, merged)
         return merged
@@ -342,7 +340,7 @@ class Catalog:
         handle = await self._owners.open(TableRef(self._database, table), record.location)
         return record, handle
 
-    # --- one change ---------------------------------------------------------------------------------
+    # --- one change -------------------------------------------------------------------------------
 
     def _check_free(self, table: ObjectId) -> None:
         if table.is_root:
@@ -377,13 +375,18 @@ class Catalog:
     def _has_row(self, table: ObjectId) -> bool:
         return table in self._view.snapshot().registered
 
-    def _register(
-        self, table: ObjectId, location: str, properties: Mapping[str, str]
-    ) -> None:
-        request = wire.RegisterTableRequest(
-            id=list(table.parts), location=location, properties=dict(properties)
-        )
+    def _register(self, table: ObjectId, location: str, properties: Mapping[str, str]) -> None:
+        request = wire.RegisterTableRequest(id=list(table.parts), location=location)
         self._change("register_table", request)
+        if properties:
+            # The library drops the properties of a registration.
+            self._set_properties(table, properties)
+
+    def _set_properties(self, table: ObjectId, properties: Mapping[str, str]) -> None:
+        try:
+            self._view.set_properties(table, properties)
+        except Exception as error:
+            raise translate(error, context="catalog") from error
 
     def _change(self, operation: str, request: Any) -> None:
         if self._namespace is None:
@@ -391,7 +394,7 @@ class Catalog:
             self._namespace = DirectoryNamespace(root=self._uri, **options)
         try:
             getattr(self._namespace, operation)(request)
-        except Exception as error:  # noqa: BLE001 - the library's errors are translated here
+        except Exception as error:
             raise translate(error, context="catalog") from error
         self._view.sync()
 
@@ -422,5 +425,3 @@ def check_location(location: str) -> None:
         raise InvalidInput("Path traversal is not allowed: give a location inside the database")
     if any(part in ("", ".") for part in parts) or parts[0].startswith(("__manifest", ".")):
         raise InvalidInput(f"location {location!r} names no table's folder")
-
-

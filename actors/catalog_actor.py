@@ -11,7 +11,12 @@ from actors.table_actor import start_table_actor
 from cluster.clock import SystemClock
 from cluster.errors import ServiceUnavailable
 from cluster.identifiers import ObjectId, TableRef
-from cluster.naming import CATALOG_PREFIX, TABLE_PREFIX, catalog_actor_name
+from cluster.naming import (
+    CATALOG_PREFIX,
+    TABLE_PREFIX,
+    catalog_actor_name,
+    table_actor_name,
+)
 from cluster.settings import Settings
 
 OPTIONS: dict[str, Any] = {
@@ -30,7 +35,8 @@ _CALL_TIMEOUT_S = 30.0
 class RayTableOwners:
     """The table actors of one database (catalog.TableOwners): started, counted, ended.
 
-    Ray's list of named actors is the truth, so a restarted catalog knows the actors of its predecessor.
+    Ray's list of named actors is the truth, so a restarted catalog knows the actors of its
+    predecessor.
     """
 
     def __init__(self, database: str, settings: Settings) -> None:
@@ -74,7 +80,8 @@ class RayTableOwners:
         self._actors.pop(name, None)
         if actor is None:
             return
-        # One that is dead or hangs cannot be asked; its successor reads the mark in the table's folder.
+        # One that is dead or hangs cannot be asked; its successor reads the mark in the table's
+        # folder.
         await self._ask(actor.retire)
         ray.kill(actor, no_restart=True)
 

@@ -1,9 +1,9 @@
 """The catalog of one database, read: a snapshot of its namespaces and tables.
 
-The layout is that of Lance's DirectoryNamespace, which also makes every change to it (catalog.py), so
-either program can serve the other's folder: `__manifest` is a Lance table with a row per namespace and
-table, and a folder `<name>.lance` without a row is a root table too. Reading it here costs a replica a few
-microseconds while nothing has changed, where asking the library costs 2 ms a call.
+The layout is that of Lance's DirectoryNamespace, which also makes every change to it
+(catalog.py), so either program can serve the other's folder: `__manifest` is a Lance table with a row per namespace
+and table, and a folder `<name>.lance` without a row is a root table too. Reading it here costs a
+replica a few microseconds while nothing has changed, where asking the library costs 2 ms a call.
 """
 
 import bisect
@@ -26,8 +26,8 @@ RESERVED = ".lance-reserved"
 DEREGISTERED = ".lance-deregistered"
 ROOT_SUFFIX = ".lance"
 STABLE_ROW_IDS_PROPERTY = "lance.stable_row_ids"
-# Modification times tick every few milliseconds: a folder that changed this recently may change again
-# without showing it.
+# Modification times tick every few milliseconds: a folder that changed this recently may change
+# again without showing it.
 _SETTLED_S = 0.05
 
 
@@ -165,9 +165,11 @@ class CatalogView:
         )
 
     def set_properties(self, table: ObjectId, properties: Mapping[str, str]) -> None:
-        """Replace the properties in a table's row, in one commit; only the catalog's owner calls this.
+        """Replace the properties in a table's row, in one commit; only the catalog's owner calls
+        this.
 
-        The library has no call for it. Its next change rewrites the manifest as a whole and keeps this.
+        The library has no call for it. Its next change rewrites the manifest as a whole and keeps
+        this.
         """
         state = self._manifest.latest()
         text = json.dumps(dict(properties), separators=(",", ":")).replace("'", "''")

@@ -1,4 +1,5 @@
-"""The catalog of one database, as a replica sees it: listings read here, changes sent to the owner."""
+"""The catalog of one database, as a replica sees it: listings read here, changes sent to the
+owner."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

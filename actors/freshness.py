@@ -1,12 +1,12 @@
 """Open tables, and the proof that an open one is the latest.
 
 Opening a table costs 0.3 ms and asking Lance for the latest version a listing that grows with the
-number of versions. On a local file system a few microseconds are enough: versions are consecutive and
-a commit appears by linking the manifest `<2^64 - 1 - version>.manifest` into `_versions`. So the state
-of version v is the latest as long as
+number of versions. On a local file system a few microseconds are enough: versions are consecutive
+and a commit appears by linking the manifest `<2^64 - 1 - version>.manifest` into `_versions`. So
+the state of version v is the latest as long as
 
-  * `_versions` is the same folder, unchanged (inode and modification time), and manifest v is the same file
-    (a table that was dropped and made anew has other files, even if its inodes are reused), and
+  * `_versions` is the same folder, unchanged (inode and modification time), and manifest v is the
+    same file (a table dropped and made anew has other files, even if inodes are reused), and
   * manifest v + 1 does not exist (modification times tick every few ms; this closes the gap).
 
 Anything else, and the passing of `full_refresh_interval_s`, means a full look at the listing. On an
@@ -96,7 +96,8 @@ class TableHandle:
         self._lock = threading.Lock()
 
     def cached(self) -> TableState | None:
-        """The latest state if that can be told in a few microseconds, without blocking; else None."""
+        """The latest state if that can be told in a few microseconds, without blocking; else
+        None."""
         state = self._state
         if state is None or state._proof is None:
             return None
@@ -134,7 +135,7 @@ class TableHandle:
             return latest.dataset
         try:
             return latest.dataset.checkout_version((self.branch, version))
-        except Exception as error:  # noqa: BLE001 - pylance raises untyped errors; translated here
+        except Exception as error:
             raise translate(error, context="version") from error
 
     def _load(self) -> TableState:
@@ -149,14 +150,15 @@ class TableHandle:
         except DestrierError:
             self._state = None
             raise
-        except Exception as error:  # noqa: BLE001 - pylance raises untyped errors; translated here
+        except Exception as error:
             self._state = None
             raise self._not_there(error) from error
         return self._keep(dataset, folder)
 
     def _open(self) -> Any:
-        # A session of its own for each life of a table: Lance's caches are keyed by path and version,
-        # so those of a dropped table would answer for the one made anew in the same folder.
+        # A session of its own for each life of a table: Lance's caches are keyed by path and
+        # version, so those of a dropped table would answer for the one made anew in the same
+        # folder.
         session = lance.Session(
             index_cache_size_bytes=INDEX_CACHE_BYTES, metadata_cache_size_bytes=METADATA_CACHE_BYTES
         )

@@ -1,8 +1,9 @@
 """Which life of a name a folder is, and whether that life is over.
 
-A table that is dropped and made anew may come to lie in the same folder. So that a write meant for the
-first can never reach the second, every life has an identity of its own, kept beside the table; a drop first
-leaves a mark there, from which moment on the table is gone, whatever of its files is still there.
+A table that is dropped and made anew may come to lie in the same folder. So that a write meant for
+the first can never reach the second, every life has an identity of its own, kept beside the table;
+a drop first leaves a mark there, from which moment on the table is gone, whatever of its files is
+still there.
 """
 
 import uuid

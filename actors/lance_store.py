@@ -1,4 +1,5 @@
-"""Commits with pylance: one place that knows how a change reaches storage and when it is safe there."""
+"""Commits with pylance: one place that knows how a change reaches storage and when it is safe
+there."""
 
 import json
 import uuid
@@ -103,7 +104,9 @@ def commit_first(
         CommitConflict: another writer made the table first.
     """
     transaction = lance.Transaction(
-        0, lance.LanceOperation.Overwrite(schema, fragments), transaction_properties=dict(properties)
+        0,
+        lance.LanceOperation.Overwrite(schema, fragments),
+        transaction_properties=dict(properties),
     )
     try:
         dataset = lance.LanceDataset.commit(
@@ -157,13 +160,13 @@ def commit(
     return committed, Commit(int(committed.version), transaction.uuid)
 
 
-def _find_landed(
-    dataset: Any, branch: str | None, transaction_id: str
-) -> Any | None:
+def _find_landed(dataset: Any, branch: str | None, transaction_id: str) -> Any | None:
     """The dataset at the version that holds the transaction, or None if no version does."""
     try:
         latest = dataset.checkout_version((branch, None))
-        for version in range(latest.version, max(dataset.version, latest.version - _DOUBT_VERSIONS), -1):
+        for version in range(
+            latest.version, max(dataset.version, latest.version - _DOUBT_VERSIONS), -1
+        ):
             found = latest.read_transaction(version)
             if found is not None and found.uuid == transaction_id:
                 return latest.checkout_version((branch, version))

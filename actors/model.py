@@ -64,8 +64,8 @@ class TableRecord:
 class Commit:
     """The outcome of a change that is durable.
 
-    `rows` counts the rows inserted, updated or deleted; `transaction_id` is Lance's transaction UUID.
-    `repeated` says that the request had been carried out before and this is its first answer.
+    `rows` counts the rows inserted, updated or deleted; `transaction_id` is Lance's transaction
+    UUID. `repeated` says that the request had been carried out before and this is its first answer.
     """
 
     version: int
@@ -93,7 +93,8 @@ class InsertItem:
 
 @dataclass(frozen=True, slots=True)
 class StagedFragments:
-    """Uncommitted fragments in a table's folder: JSON of Lance's FragmentMetadata, and their files."""
+    """Uncommitted fragments in a table's folder: JSON of Lance's FragmentMetadata, and their
+    files."""
 
     fragments: tuple[str, ...]
     schema_ipc: bytes
@@ -133,8 +134,8 @@ class IndexStats:
 class Pin:
     """Which state of a table a read is to see.
 
-    With neither `version` nor `tag` the latest of `branch`. `version_min` is a client's lower bound:
-    the state must be at least this version.
+    With neither `version` nor `tag` the latest of `branch`. `version_min` is a client's lower
+    bound: the state must be at least this version.
     """
 
     branch: str | None = None

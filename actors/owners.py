@@ -1,8 +1,9 @@
 """How a process reaches the owner of a table or a catalog, wherever that runs.
 
-An owner may leave while it is called: idle ones do, a drop ends them, a machine dies. Every write carries a
-request key, so the caller asks the catalog for the owner again and sends the same call: it is carried out
-once. What it must never do is reach the next life of the name: the location says which life is meant.
+An owner may leave while it is called: idle ones do, a drop ends them, a machine dies. Every write
+carries a request key, so the caller asks the catalog for the owner again and sends the same call:
+it is carried out once. What it must never do is reach the next life of the name: the location says
+which life is meant.
 """
 
 import asyncio

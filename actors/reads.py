@@ -1,8 +1,9 @@
-"""Reads, in the process that was asked: no actor, no copy of the table's state but the one just proved.
+"""Reads, in the process that was asked: no actor, no copy of the table's state but the one just
+proved.
 
-Cheap answers are given on the event loop; everything that may block runs in a thread with a deadline. Lance
-cannot be interrupted, so a read past its deadline keeps its thread: a process with too many of those says
-that it must be replaced.
+Cheap answers are given on the event loop; everything that may block runs in a thread with a
+deadline. Lance cannot be interrupted, so a read past its deadline keeps its thread: a process with
+too many of those says that it must be replaced.
 """
 
 import asyncio
@@ -64,7 +65,7 @@ class LanceRows:
             yield from self._scanner.to_batches()
         except DestrierError:
             raise
-        except Exception as error:  # noqa: BLE001 - pylance raises untyped errors; translated here
+        except Exception as error:
             raise translate(error, context="expression") from error
 
 
@@ -85,7 +86,7 @@ class Reads:
         """Whether enough threads are left to answer."""
         return self._stuck <= self._settings.engine.stuck_threads_max
 
-    # --- the catalog --------------------------------------------------------------------------------
+    # --- the catalog ------------------------------------------------------------------------------
 
     def catalog_view(self, database: str) -> CatalogView:
         """The reader of a database's catalog."""
@@ -127,7 +128,7 @@ class Reads:
 
         return await self.in_thread(declared)
 
-    # --- one table ----------------------------------------------------------------------------------
+    # --- one table --------------------------------------------------------------------------------
 
     async def count_rows(self, table: TableRef, pin: Pin, predicate: str | None) -> Counted:
         """Count rows."""
@@ -232,11 +233,11 @@ class Reads:
 
         def read() -> list[VersionRecord]:
             self._handles.get(record.location.uri, branch).latest()
-            return VersionRecords(record.location.uri, branch, self._storage).list()
+            return VersionRecords(record.location.uri, branch, self._storage).records()
 
         return await self.in_thread(read)
 
-    # --- states -------------------------------------------------------------------------------------
+    # --- states -----------------------------------------------------------------------------------
 
     def _cached_state(self, record: TableRecord, pin: Pin) -> TableState | None:
         if pin.version is not None or pin.tag is not None:
@@ -293,9 +294,7 @@ class Reads:
         Raises:
             ServiceUnavailable: the deadline passed; the thread is lost until the work ends.
         """
-        call = asyncio.get_running_loop().run_in_executor(
-            self._threads, partial(work, *arguments)
-        )
+        call = asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments))
         deadline_s = self._settings.engine.read_timeout_s
         try:
             return await asyncio.wait_for(asyncio.shield(call), timeout=deadline_s)
@@ -326,9 +325,7 @@ def check_scan(request: ScanRequest, schema: pa.Schema, settings: Settings) -> S
         filter=None if predicate is None else prepare_predicate(predicate, schema, limits),
         columns=tuple((name, format_field_path((name,))) for name in schema.names)
         if columns is None
-        else tuple(
-            (name, prepare_expression(text, schema, limits).sql) for name, text in columns
-        ),
+        else tuple((name, prepare_expression(text, schema, limits).sql) for name, text in columns),
         limit=request.limit,
         offset=request.offset,
         with_row_id=request.with_row_id,

@@ -1,7 +1,8 @@
 """Which requests a table has carried out, so that a repeated one is answered and not done again.
 
-Each commit carries the requests that it contains in its transaction properties; they are the truth. This
-is the memory of them: filled from the newest versions when an actor starts, then by every commit.
+Each commit carries the requests that it contains in its transaction properties; they are the truth.
+This is the memory of them: filled from the newest versions when an actor starts, then by every
+commit.
 """
 
 import json

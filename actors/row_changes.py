@@ -1,7 +1,7 @@
 """An update or delete on its way to a commit: checked against a schema, staged, caught up.
 
-Between staging and commit other versions may have come. Fragments appended meanwhile are staged too;
-anything else that changed what was looked at is a conflict, and the change is computed anew.
+Between staging and commit other versions may have come. Fragments appended meanwhile are staged
+too; anything else that changed what was looked at is a conflict, and the change is computed anew.
 """
 
 from collections.abc import Sequence

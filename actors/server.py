@@ -1,7 +1,7 @@
 """The one object that HTTP holds: reads answered here, writes sent to their owners.
 
-Built once per process: `Server.local` keeps every owner in the process, `Server.on_ray` has them as actors
-of the cluster.
+Built once per process: `Server.local` keeps every owner in the process, `Server.on_ray` has them as
+actors of the cluster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ class Server:
         """The catalog of a database."""
         return DatabaseCatalog(database, self._reads, self._owners.catalog(database))
 
-    # --- making tables ------------------------------------------------------------------------------
+    # --- making tables ----------------------------------------------------------------------------
 
     async def create_table(
         self,
@@ -100,7 +100,7 @@ class Server:
         """Create the table and the record of a view."""
         return await self._uploads.create_view(view, definition, key)
 
-    # --- writes -------------------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------
 
     async def insert_rows(
         self,
@@ -139,8 +139,8 @@ class Server:
     ) -> tuple[Commit, Mapping[str, str]]:
         """Update rows, then add to the table's properties.
 
-        The properties come second: a refused update changes nothing, and a repeated one, whose rows are
-        done, still completes them.
+        The properties come second: a refused update changes nothing, and a repeated one, whose rows
+        are done, still completes them.
         """
         commit: Commit = await self._tables.call(
             table, "update", branch, key, tuple(assignments), predicate, engine
@@ -182,7 +182,7 @@ class Server:
         count: int = await self._tables.call(table, "delete_versions", branch, tuple(ranges))
         return count
 
-    # --- reads --------------------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
     async def count_rows(
         self, table: TableRef, pin: Pin, predicate: str | None, engine: Engine | None

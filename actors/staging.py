@@ -1,13 +1,13 @@
 """Row changes, staged but not committed: update and delete of the rows that a predicate selects.
 
-One algorithm for every engine: scan the selected rows with their addresses and the new values, write
-what changes, mark the old rows deleted, and hand back metadata for one commit. In process it runs over the
-whole table; on the cluster, over groups of fragments whose results are joined.
+One algorithm for every engine: scan the selected rows with their addresses and the new values,
+write what changes, mark the old rows deleted, and hand back metadata for one commit. In process it
+runs over the whole table; on the cluster, over groups of fragments whose results are joined.
 
-Every expression is evaluated in the scan, so each reads the row as it was. (Lance's own update lets an
-assignment see another's new value.) A nested target is rebuilt in Arrow, so siblings keep their values and
-a null parent stays null. On tables with stable row ids the rewritten rows keep theirs; Lance derives the
-lineage versions at the commit.
+Every expression is evaluated in the scan, so each reads the row as it was. (Lance's own update lets
+an assignment see another's new value.) A nested target is rebuilt in Arrow, so siblings keep their
+values and a null parent stays null. On tables with stable row ids the rewritten rows keep theirs; Lance
+derives the lineage versions at the commit.
 """
 
 import base64
@@ -51,8 +51,8 @@ class UpdatePlan:
 class StagedRewrite:
     """What one commit of an update or delete needs, as values that cross processes.
 
-    `seen` are the fragments that were looked at: those that appear later must be staged too before the
-    commit, or the change would miss rows of an earlier version.
+    `seen` are the fragments that were looked at: those that appear later must be staged too before
+    the commit, or the change would miss rows of an earlier version.
     """
 
     read_version: int
@@ -158,7 +158,10 @@ def stage_update(
 
 
 def _scan(
-    dataset: Any, columns: list[str] | dict[str, str], predicate: str | None, fragments: Sequence[int]
+    dataset: Any,
+    columns: list[str] | dict[str, str],
+    predicate: str | None,
+    fragments: Sequence[int],
 ) -> Any:
     every = fragment_ids(dataset)
     chosen = None
@@ -221,7 +224,8 @@ def _stage_rows(
 def _stage_columns(
     dataset: Any, base_uri: str, plan: UpdatePlan, fragments: Sequence[int], storage: Storage
 ) -> StagedRewrite:
-    """As _stage_rows, but only the assigned columns: blobs cannot be read and written back whole."""
+    """As _stage_rows, but only the assigned columns: blobs cannot be read and written back
+    whole."""
     schema = dataset.schema
     names = list(dict.fromkeys(target[0] for target, _ in plan.assignments))
     columns = {name: format_field_path((name,)) for name in names} | _values(plan)

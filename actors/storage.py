@@ -1,8 +1,8 @@
 """The storage under the root: small files beside Lance's own, listings, and durability.
 
-Lance reads and writes its tables itself; this module is for what Lance does not do: a table's sidecar
-files, the marks of dropped tables, and fsync. Paths go through pyarrow's file systems, so that a folder
-and an object store are one code path; only what needs system calls asks `is_local`.
+Lance reads and writes its tables itself; this module is for what Lance does not do: a table's
+sidecar files, the marks of dropped tables, and fsync. Paths go through pyarrow's file systems, so
+that a folder and an object store are one code path; only what needs system calls asks `is_local`.
 """
 
 import os
@@ -74,6 +74,11 @@ class Storage:
 
     def read(self, uri: str) -> bytes | None:
         """The bytes of a small file; None if it is not there."""
+        if self.is_local:
+            try:
+                return Path(uri).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
         store, path = self._open(uri)
         try:
             with store.open_input_file(path) as stream:
@@ -83,6 +88,8 @@ class Storage:
 
     def exists(self, uri: str) -> bool:
         """Whether a file or folder is there."""
+        if self.is_local:
+            return os.path.exists(uri)
         store, path = self._open(uri)
         return bool(store.get_file_info(path).type != fs.FileType.NotFound)
 
@@ -149,7 +156,9 @@ class Storage:
                 return []
         store, path = self._open(uri)
         selector = fs.FileSelector(path, allow_not_found=True)
-        return [i.base_name for i in store.get_file_info(selector) if i.type == fs.FileType.Directory]
+        return [
+            i.base_name for i in store.get_file_info(selector) if i.type == fs.FileType.Directory
+        ]
 
     def files(self, uri: str) -> list[tuple[str, int, int]]:
         """Name, bytes and modification time (ms) of the files directly inside `uri`."""

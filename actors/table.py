@@ -1,15 +1,15 @@
 """One table: orders its commits and knows which requests they contain.
 
-Success means durable. OutcomeUnknown means that the change may have happened: the same request key gives
-the answer. Every other error means that nothing changed.
+Success means durable. OutcomeUnknown means that the change may have happened: the same request key
+gives the answer. Every other error means that nothing changed.
 
-Two lanes of one thread each do the work. The commit lane makes every version, so no two commits of this
-table race. The staging lane computes one update or delete at a time beside it, on the version that it
-found; before its commit, fragments that were appended meanwhile are staged too, in the commit lane, so that
-the order of versions is the order in which changes took effect.
+Two lanes of one thread each do the work. The commit lane makes every version, so no two commits of
+this table race. The staging lane computes one update or delete at a time beside it, on the version
+that it found; before its commit, fragments that were appended meanwhile are staged too, in the
+commit lane, so that the order of versions is the order in which changes took effect.
 
-The actor orders, storage decides: a commit is put-if-absent on the manifest, so a second actor of the same
-name, or another program writing the folder, costs a retry and never a lost change.
+The actor orders, storage decides: a commit is put-if-absent on the manifest, so a second actor of
+the same name, or another program writing the folder, costs a retry and never a lost change.
 """
 
 import asyncio
@@ -75,7 +75,8 @@ class _Running:
 
 
 class Table:
-    """The owner of one table (see the module's docstring); plain, so that tests run it without Ray."""
+    """The owner of one table (see the module's docstring); plain, so that tests run it without
+    Ray."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class Table:
         self._busy = 0
         self._last_work_s = self._clock.monotonic()
 
-    # --- writes -------------------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------
 
     async def append(
         self, location: TableLocation, items: Sequence[InsertItem]
@@ -118,7 +119,10 @@ class Table:
         One answer per item, in order: an item that is refused is refused alone.
         """
         answers = await asyncio.gather(
-            *(self._once(location, item.branch, item.key, partial(self._enqueue, item)) for item in items),
+            *(
+                self._once(location, item.branch, item.key, partial(self._enqueue, item))
+                for item in items
+            ),
             return_exceptions=True,
         )
         return [_answer(answer) for answer in answers]
@@ -193,7 +197,7 @@ class Table:
 
         return await self._in_commit_lane(delete)
 
-    # --- life ---------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def retire(self) -> None:
         """Refuse what waits and what comes, and finish what is being committed."""
@@ -201,7 +205,9 @@ class Table:
         while self._pending:
             waiting = self._pending.popleft()
             if not waiting.answer.done():
-                waiting.answer.set_exception(OwnerGone(f"table {self._ref.id} is moving; try again"))
+                waiting.answer.set_exception(
+                    OwnerGone(f"table {self._ref.id} is moving; try again")
+                )
         running = [entry.answer for entry in self._running.values()]
         await asyncio.gather(*running, return_exceptions=True)
 
@@ -219,7 +225,7 @@ class Table:
         assert self._incarnation is not None
         return self._incarnation
 
-    # --- one request, once --------------------------------------------------------------------------
+    # --- one request, once ------------------------------------------------------------------------
 
     async def _once(
         self,
@@ -238,7 +244,9 @@ class Table:
             running = self._running.get(key.id)
             if running is None:
                 if len(self._running) >= self._settings.actors.pending_requests_max:
-                    raise Throttling(f"table {self._ref.id} has too many requests waiting; slow down")
+                    raise Throttling(
+                        f"table {self._ref.id} has too many requests waiting; slow down"
+                    )
                 task = asyncio.ensure_future(work())
                 running = self._running[key.id] = _Running(key.digest, task)
                 task.add_done_callback(partial(self._finished, key.id))
@@ -298,7 +306,7 @@ class Table:
     def _gone(self) -> TableNotFound:
         return TableNotFound(f"table {self._ref.id} is not there")
 
-    # --- the commit lane ----------------------------------------------------------------------------
+    # --- the commit lane --------------------------------------------------------------------------
 
     async def _in_commit_lane(self, work: Callable[..., T], *arguments: Any) -> T:
         try:
@@ -314,17 +322,15 @@ class Table:
             return await self._in_lane(self._stage_lane, work, *arguments)
         except TimeoutError:
             raise ServiceUnavailable(
-                f"the change was given up after {self._settings.engine.plan_timeout_s:g} s and nothing"
-                " was changed; use a simpler predicate or expression, or fewer rows"
+                f"the change was given up after {self._settings.engine.plan_timeout_s:g} s and"
+                " nothing was changed; use a simpler predicate or expression, or fewer rows"
             ) from None
 
     async def _in_lane(
         self, lane: ThreadPoolExecutor, work: Callable[..., T], *arguments: Any
     ) -> T:
         """Run in a lane; a thread that does not come back makes this process useless."""
-        call = asyncio.get_running_loop().run_in_executor(
-            lane, partial(_guarded, work, *arguments)
-        )
+        call = asyncio.get_running_loop().run_in_executor(lane, partial(_guarded, work, *arguments))
         try:
             return await asyncio.wait_for(
                 asyncio.shield(call), timeout=self._settings.engine.plan_timeout_s
@@ -450,7 +456,7 @@ class Table:
             )
         return handle
 
-    # --- updates and deletes ------------------------------------------------------------------------
+    # --- updates and deletes ----------------------------------------------------------------------
 
     async def _change_rows(
         self,
@@ -467,7 +473,8 @@ class Table:
                         self._commit_change, branch, key, change, staged
                     )
                 except CommitConflict:
-                    # Another program changed the same rows; what was staged is orphaned, not committed.
+                    # Another program changed the same rows; what was staged is orphaned, not
+                    # committed.
                     continue
         raise Throttling(
             f"table {self._ref.id}: other writers won {self._settings.actors.commit_retries_max}"

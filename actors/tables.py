@@ -1,7 +1,7 @@
 """Writes on their way from a replica to the tables' owners: found, batched, and sent once.
 
-Small inserts into the same table share a call (1.7 ms) as they share a commit: what arrives while the calls
-to its owner are under way is the next call.
+Small inserts into the same table share a call (1.7 ms) as they share a commit: what arrives while
+the calls to its owner are under way is the next call.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from cluster.errors import DestrierError, OutcomeUnknown, ServiceUnavailable, Ta
 from cluster.identifiers import TableRef
 from cluster.settings import ActorSettings
 
-# Calls with small inserts that one replica has under way to one table: one that is being committed and one
-# that waits behind it.
+# Calls with small inserts that one replica has under way to one table: one that is being committed
+# and one that waits behind it.
 _CALLS_PER_TABLE = 2
 
 
@@ -69,7 +69,8 @@ class Tables:
             left_s = deadline_s - self._clock.monotonic()
             try:
                 return await asyncio.wait_for(
-                    known.owner.call(method, meant, *arguments, **keywords), timeout=max(left_s, 0.01)
+                    known.owner.call(method, meant, *arguments, **keywords),
+                    timeout=max(left_s, 0.01),
                 )
             except (OwnerGone, OwnerLost) as error:
                 self._known.pop(table, None)
@@ -79,17 +80,19 @@ class Tables:
             except TimeoutError:
                 self._known.pop(table, None)
                 raise OutcomeUnknown(
-                    f"table {table.id} did not answer within {self._limits.call_timeout_s:g} s; send"
-                    " the same request again with the same x-request-id to learn what happened"
+                    f"table {table.id} did not answer within {self._limits.call_timeout_s:g} s;"
+                    " send the same request again with the same x-request-id to learn what happened"
                 ) from None
         raise AssertionError("the deadline ends the loop")
 
     async def _open(self, table: TableRef, meant: TableLocation | None) -> _Known:
         record = await self._find(table)
         known = self._known.get(table)
-        if known is None or known.location.uri != record.location.uri:
-            known = await self._ask_for_owner(table)
-        elif record.location.incarnation not in (None, known.location.incarnation):
+        if (
+            known is None
+            or known.location.uri != record.location.uri
+            or record.location.incarnation not in (None, known.location.incarnation)
+        ):
             known = await self._ask_for_owner(table)
         if meant is not None and known.location.incarnation != meant.incarnation:
             raise TableNotFound(f"table {table.id} is not there")
@@ -132,9 +135,7 @@ class Tables:
             if not outbox.senders and not outbox.waiting:
                 self._outboxes.pop(table, None)
 
-    def _next_batch(
-        self, outbox: _Outbox
-    ) -> list[tuple[InsertItem, "asyncio.Future[Commit]"]]:
+    def _next_batch(self, outbox: _Outbox) -> list[tuple[InsertItem, "asyncio.Future[Commit]"]]:
         batch = []
         size = 0
         while outbox.waiting and len(batch) < self._limits.batch_requests_max:
@@ -163,8 +164,10 @@ class Tables:
 
 def _given_up(error: DestrierError) -> DestrierError:
     if isinstance(error, OwnerGone):
-        return ServiceUnavailable("the table's owner is being moved; nothing was changed, try again")
+        return ServiceUnavailable(
+            "the table's owner is being moved; nothing was changed, try again"
+        )
     return OutcomeUnknown(
-        "the table's owner was lost; send the same request again with the same x-request-id to learn"
-        " what happened"
+        "the table's owner was lost; send the same request again with the same x-request-id to"
+        " learn what happened"
     )

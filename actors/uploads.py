@@ -1,8 +1,9 @@
-"""Rows on their way into a table: streams become fragments here, whose metadata alone go to the owner.
+"""Rows on their way into a table: streams become fragments here, whose metadata alone go to the
+owner.
 
-A stream is written as it arrives, with bounded memory, into files that no version names yet. The owner
-commits them or, on any refusal, they are deleted again; after an unknown outcome they stay, for they may
-have been committed.
+A stream is written as it arrives, with bounded memory, into files that no version names yet. The
+owner commits them or, on any refusal, they are deleted again; after an unknown outcome they stay,
+for they may have been committed.
 """
 
 import asyncio
@@ -54,7 +55,8 @@ from udtf.spec import ViewDefinition
 from udtf.view_record import view_metadata, view_schema
 
 T = TypeVar("T")
-# Uploads that one replica writes at a time; more wait. Each holds a batch and Lance's write buffers.
+# Uploads that one replica writes at a time; more wait. Each holds a batch and Lance's write
+# buffers.
 _UPLOADS_MAX = 8
 
 
@@ -110,9 +112,7 @@ class Uploads:
             fragments = write_new_fragments(
                 rows.reader, dataset, uri, branch, self._storage, overwrite=overwrite
             )
-        return StagedFragments(
-            fragments_to_json(fragments), bytes(schema.serialize()), rows.count
-        )
+        return StagedFragments(fragments_to_json(fragments), bytes(schema.serialize()), rows.count)
 
     def _existing(self, record: TableRecord, branch: str | None) -> Any | None:
         try:
@@ -200,9 +200,7 @@ class Uploads:
             schema = schema.with_metadata(metadata)
         rows = _Counted(conform_reader(reader, schema))
         fragments = write_first_fragments(rows.reader, uri, schema, self._storage)
-        return StagedFragments(
-            fragments_to_json(fragments), bytes(schema.serialize()), rows.count
-        )
+        return StagedFragments(fragments_to_json(fragments), bytes(schema.serialize()), rows.count)
 
     async def create_view(
         self, view: TableRef, definition: ViewDefinition, key: RequestKey
@@ -220,10 +218,9 @@ class Uploads:
         return Commit(created.version, created.transaction_id or "")
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Blocking work that lasts as long as its upload; a cancelled one ends when its reader fails."""
-        call = asyncio.get_running_loop().run_in_executor(
-            self._threads, partial(work, *arguments)
-        )
+        """Blocking work that lasts as long as its upload; a cancelled one ends when its reader
+        fails."""
+        call = asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments))
         return await call
 
     async def delete_staged(self, base_uri: str, staged: StagedFragments) -> None:

@@ -1,7 +1,8 @@
 """Version records: Lance's versions less those whose record was deleted.
 
-Deleting a record never touches a manifest or data. What is kept is a small file of deleted ranges beside
-the table, so that writing a version costs nothing; ranges are joined, so the file stays short.
+Deleting a record never touches a manifest or data. What is kept is a small file of deleted ranges
+beside the table, so that writing a version costs nothing; ranges are joined, so the file stays
+short.
 """
 
 import json
@@ -32,7 +33,7 @@ class VersionRecords:
         """Whether the record of `version` was deleted."""
         return any(start <= version < end for start, end in self._deleted())
 
-    def list(self) -> list[VersionRecord]:
+    def records(self) -> list[VersionRecord]:
         """The records, oldest first."""
         deleted = self._deleted()
         records = []
@@ -53,7 +54,7 @@ class VersionRecords:
         Raises:
             InvalidInput: a negative bound other than an end of -1.
         """
-        existing = [record.version for record in self.list()]
+        existing = [record.version for record in self.records()]
         latest = existing[-1] if existing else 0
         wanted = [resolve_range(item, latest) for item in ranges]
         gone = [v for v in existing if any(start <= v < end for start, end in wanted)]
@@ -77,7 +78,8 @@ def resolve_range(wanted: VersionRange, latest: int) -> tuple[int, int]:
     """
     if wanted.start < 0 or wanted.end < -1:
         raise InvalidInput(
-            f"range [{wanted.start}, {wanted.end}): versions are not negative; an end of -1 means all"
+            f"range [{wanted.start}, {wanted.end}): versions are not negative; an end of -1 means"
+            " all"
         )
     return wanted.start, latest + 1 if wanted.end == -1 else wanted.end
 

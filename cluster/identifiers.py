@@ -13,8 +13,8 @@ from cluster.errors import InvalidInput
 DEFAULT_DELIMITER = "$"
 STORED_DELIMITER = "$"
 
-# Lance stores a root table in the folder `<name>.lance` and a child in `<8 hex>_<ns$name>`; most file
-# systems end a folder's name at 255 bytes.
+# Lance stores a root table in the folder `<name>.lance` and a child in `<8 hex>_<ns$name>`; most
+# file systems end a folder's name at 255 bytes.
 IDENTIFIER_BYTES_MAX = 230
 # Every level is one more part of that name; deep trees are a client's mistake.
 IDENTIFIER_DEPTH_MAX = 16

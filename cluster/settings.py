@@ -44,7 +44,8 @@ class HttpSettings(Section):
     replicas: Annotated[int, Field(ge=0, le=256)] = 0
     """Replicas per cluster; 0 means two on a machine with more than one core, else one."""
     requests_in_flight_max: Positive = 256
-    """Requests that one replica works on; beyond it 503. Each holds a few kB and at most one thread."""
+    """Requests that one replica works on; beyond it 503. Each holds a few kB and at most one
+    thread."""
     bytes_in_flight_max: Positive = 1 << 30
     """Bytes of JSON and small Arrow bodies that one replica holds at a time; beyond it 503."""
     head_bytes_max: Positive = 64 << 10
@@ -59,7 +60,8 @@ class HttpSettings(Section):
     drain_timeout_s: Seconds = 20
     """After SIGTERM, the time that accepted requests have to finish."""
     refused_body_drain_bytes_max: Positive = 64 << 20
-    """Bytes read and dropped of an upload refused early; without it clients see a reset, not the answer."""
+    """Bytes read and dropped of an upload refused early; without it clients see a reset, not the
+    answer."""
 
 
 class StorageSettings(Section):
@@ -76,7 +78,8 @@ class StorageSettings(Section):
     disks measured). `none`: a power cut may lose acknowledged writes. Object stores ignore it."""
     stable_row_ids: bool = True
     """New tables keep row ids through updates and compaction, which exact incremental views need;
-    chosen at creation for good. A table's property `lance.stable_row_ids` = `false` turns it off."""
+    chosen at creation for good. A table's property `lance.stable_row_ids` = `false` turns it
+    off."""
     full_refresh_interval_s: Seconds = 60
     """A cached table handle is re-read from the listing at least this often, whatever the cheap
     freshness check says."""
@@ -119,7 +122,8 @@ class LimitSettings(Section):
     version_ranges_max: Positive = 10_000
     """Ranges of one version delete."""
     page_size_default: Positive = 1_000
-    """Entries of a listing page when the request sets no limit (all, for listings that the peer does not page)."""
+    """Entries of a listing page when the request sets no limit (all, for listings that the peer
+    does not page)."""
     page_size_max: Positive = 10_000
     """Entries of a listing page at most."""
     query_rows_buffered_max: Positive = 10_000
@@ -155,7 +159,8 @@ class ActorSettings(Section):
     batch_bytes_max: Positive = 64 << 20
     """Bytes of inserts that share one commit."""
     call_timeout_s: Seconds = 120
-    """Longest wait for a table actor's answer; then the outcome is unknown and resolved by request id."""
+    """Longest wait for a table actor's answer; then the outcome is unknown and resolved by
+    request id."""
     commit_retries_max: Positive = 10
     """Times that a change is staged anew after another writer of the same files won."""
     requests_remembered_max: Positive = 100_000
@@ -245,7 +250,8 @@ class RaySettings(Section):
     namespace: str = "destrier"
     """Ray namespace of the actors; two deployments on one cluster need two."""
     object_store_bytes: Positive = 256 << 20
-    """Object store of a Ray started here. Small inserts and Daft's intermediate results pass through."""
+    """Object store of a Ray started here. Small inserts and Daft's intermediate results pass
+    through."""
     dashboard: bool = False
     """Ray's dashboard on loopback, for a Ray started here (costs 200 MB and 3 s)."""
 

@@ -1,0 +1,146 @@
+"""How a process becomes part of a Ray cluster: the only place that starts or joins one.
+
+Ray and its workers read much from the environment, at import time: `prepare_environment` comes
+before the first import of Ray, and every process that Ray starts inherits what it sets.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from cluster.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# Linux ends a socket's path at 107 characters; Ray appends up to 65 to this folder's.
+_FOLDER_CHARACTERS_MAX = 40
+_LOOPBACK = "127.0.0.1"
+
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Under `uv run` Ray would otherwise build an environment of its own for every worker.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # Lines of the log are searched for by id; a summary of similar ones would hide them.
+    "RAY_DEDUP_LOGS": "0",
+    # 0 would move a replica's standard error, and with it this project's log, into a file.
+    "RAY_SERVE_LOG_TO_STDERR": "1",
+    "DAFT_PROGRESS_BAR": "0",
+    # Index statistics would otherwise read every centroid of a vector index.
+    "LANCE_INCLUDE_VECTOR_CENTROIDS": "false",
+}
+
+# For a Ray started here: of no use to a cluster that others join.
+_LOCAL_ENVIRONMENT = {
+    # In spite of its name, what makes Ray take the loopback address for this node's: it then
+    # listens on nothing else. Given that address in any other way, it looks for a public one.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+}
+
+# Ray Serve's HTTP through HAProxy: six times the requests per second of its default proxy.
+_SERVE_INGRESS_ENVIRONMENT = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+}
+
+
+def prepare_environment(settings: Settings) -> None:
+    """Set what Ray, Daft and Lance read from the environment; what the operator has set stays."""
+    wanted = dict(_ENVIRONMENT)
+    if settings.ray.address is None:
+        wanted |= _LOCAL_ENVIRONMENT
+        if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            # Ray's own choice is a file in the home folder that everyone may read.
+            wanted["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if settings.http.ingress == "serve":
+        wanted |= _SERVE_INGRESS_ENVIRONMENT
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def ray_cluster(settings: Settings) -> Iterator[None]:
+    """Start a Ray on this machine, or join the one of `settings.ray.address`, and leave it again.
+
+    A Ray started here listens on loopback alone, keeps its files in a temporary folder and ends,
+    with everything that runs in it, when the block does.
+    """
+    prepare_environment(settings)
+    with _temporary_folder(settings) as folder:
+        import ray
+
+        try:
+            if folder is None:
+                ray.init(
+                    address=settings.ray.address,
+                    namespace=settings.ray.namespace,
+                    runtime_env={"env_vars": dict(_ENVIRONMENT)},
+                    logging_level=logging.WARNING,
+                )
+            else:
+                ray.init(
+                    address="local",
+                    namespace=settings.ray.namespace,
+                    include_dashboard=settings.ray.dashboard,
+                    dashboard_host=_LOOPBACK,
+                    object_store_memory=settings.ray.object_store_bytes,
+                    logging_level=logging.WARNING,
+                    _temp_dir=str(folder),
+                )
+            yield
+        finally:
+            ray.shutdown()
+
+
+def end_actors(namespace: str) -> None:
+    """End every named actor of `namespace`, detached ones too."""
+    import ray
+    from ray.util import list_named_actors
+
+    for actor in list_named_actors(all_namespaces=True):
+        if actor["namespace"] == namespace:
+            # It may have ended by itself since it was listed.
+            with contextlib.suppress(ValueError):
+                ray.kill(ray.get_actor(actor["name"], namespace))
+
+
+def use_daft_on_ray() -> None:
+    """Make Daft run its plans on the cluster that this process is part of."""
+    import daft
+
+    daft.set_runner_ray(noop_if_initialized=True)
+
+
+@contextlib.contextmanager
+def _temporary_folder(settings: Settings) -> Iterator[Path | None]:
+    """A short-named folder for a Ray started here; None when a cluster is joined."""
+    if settings.ray.address is not None:
+        yield None
+        return
+    parent = tempfile.gettempdir()
+    if len(parent) > _FOLDER_CHARACTERS_MAX - len("/destrier-12345678"):
+        parent = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
+    folder = Path(tempfile.mkdtemp(prefix="destrier-", dir=parent))
+    if settings.http.ingress == "serve":
+        _keep_haproxy_in(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep_haproxy_in(folder: Path) -> None:
+    """Keep HAProxy's administration socket, which anyone may use, in a folder that only we may."""
+    for variable, name in {
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
+    }.items():
+        os.environ.setdefault(variable, str(folder / "haproxy" / name))
