@@ -260,6 +260,20 @@ def test_unknown_keys_are_remembered_within_the_bound(
     assert counting.reads == reads + 1
 
 
+def test_the_key_used_longest_ago_makes_room(
+    counting: CountingStore, clock: ManualClock, executor: ThreadPoolExecutor, run: Run
+) -> None:
+    check = ApiKeyCheck(counting, AuthSettings(cache_entries_max=2), clock, executor)
+    one, two, three = (counting.create(name, READ_SALES, None)[1] for name in ("1", "2", "3"))
+    for key in (one, two, one, three):
+        run(check.authenticate(key))
+    assert counting.reads == 3
+    run(check.authenticate(one))
+    assert counting.reads == 3
+    run(check.authenticate(two))
+    assert counting.reads == 4
+
+
 def test_a_key_created_after_it_was_refused_is_accepted_in_time(
     store: KeyStore, check: ApiKeyCheck, clock: ManualClock, run: Run, tmp_path: Path
 ) -> None:
