@@ -311,10 +311,10 @@ def _plan_extension(
 
 def check_json(texts: pa.Array, path: str) -> None:
     """Refuse what Lance 14.0.2 fails on, crashes on or stores as null (NaN, 1e400, no text)."""
-    for text in texts:
-        if text.is_valid:
+    for text in texts.to_pylist():
+        if text is not None:
             try:
-                _check_json_text(text.as_py())
+                _check_json_text(text)
             except (ValueError, RecursionError) as error:
                 reason = shorten(str(error), TYPE_CHARACTERS_MAX)
                 raise TableSchemaValidationError(
@@ -367,8 +367,10 @@ _JSON = json.JSONDecoder(
 
 def check_blobs(blobs: pa.Array, path: str) -> None:
     """Refuse blobs that are not the bytes themselves: a URI would name files of the server."""
-    data, *references = blobs.flatten()
-    if any(part.null_count < len(part) for part in references):
+    # flatten() makes a part null wherever its blob is.
+    parts = dict(zip((field.name for field in blobs.type), blobs.flatten(), strict=True))
+    data = parts.pop("data")
+    if any(part.null_count < len(part) for part in parts.values()):
         raise TableSchemaValidationError(
             f"Column {path} refers to blobs elsewhere; send each blob's bytes in `data` only."
         )
@@ -451,13 +453,14 @@ def _null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
+def _plan_items(source: pa.DataType, target: pa.DataType, path: str, growth: Growth) -> FieldPlan:
+    item_path = child_path(path, target.value_field.name)
+    convert = plan_type(source.value_type, target.value_type, item_path, growth)
+    return FieldPlan(target.value_field, item_path, 0, convert)
+
+
 def _plan_list(source: pa.DataType, target: pa.DataType, path: str, growth: Growth) -> Convert:
-    items = FieldPlan(
-        target.value_field,
-        path,
-        0,
-        plan_type(source.value_type, target.value_type, child_path(path, "item"), growth),
-    )
+    items = _plan_items(source, target, path, growth)
     array_class = pa.LargeListArray if types.is_large_list(target) else pa.ListArray
 
     def convert(array: pa.Array) -> pa.Array:
@@ -505,12 +508,7 @@ def _plan_fixed_size_list(
 ) -> Convert:
     if source.list_size != target.list_size:
         refuse_type(source, target, path)
-    items = FieldPlan(
-        target.value_field,
-        child_path(path, target.value_field.name),
-        0,
-        plan_type(source.value_type, target.value_type, path, growth),
-    )
+    items = _plan_items(source, target, path, growth)
 
     def convert(array: pa.Array) -> pa.Array:
         flat = array.flatten()
@@ -525,19 +523,12 @@ def _plan_fixed_size_list(
 
 
 def _plan_map(source: pa.MapType, target: pa.MapType, path: str, growth: Growth) -> Convert:
+    key_path, item_path = child_path(path, "key"), child_path(path, "value")
+    convert_key = plan_type(source.key_type, target.key_type, key_path, growth)
+    convert_item = plan_type(source.item_type, target.item_type, item_path, growth)
     plans = [
-        FieldPlan(
-            target.key_field,
-            child_path(path, "key"),
-            0,
-            plan_type(source.key_type, target.key_type, path, growth),
-        ),
-        FieldPlan(
-            target.item_field,
-            child_path(path, "value"),
-            1,
-            plan_type(source.item_type, target.item_type, path, growth),
-        ),
+        FieldPlan(target.key_field, key_path, 0, convert_key),
+        FieldPlan(target.item_field, item_path, 1, convert_item),
     ]
     entries_type = pa.list_(
         pa.struct([source.key_field.with_name("key"), source.item_field.with_name("value")])

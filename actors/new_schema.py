@@ -160,7 +160,7 @@ def _store_type(type_: pa.DataType, path: str, depth: int, limits: LimitSettings
         key = _store(type_.key_field, path, depth + 2, limits)
         item = _store(type_.item_field, path, depth + 2, limits)
         _refuse_struct_arrays(pa.struct([key, item]), path)
-        return pa.map_(key, item)
+        return pa.map_(key.with_nullable(False), item)
     if _is_storable_leaf(type_):
         return type_
     _refuse(type_, path)
