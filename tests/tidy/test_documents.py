@@ -4,7 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from fastapi.routing import APIRoute
 
+from serve_app.app import ROUTERS
+from serve_app.routing import NOT_BUILT
 from tests.tidy.source_files import ROOT, text_files
 
 LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)")
@@ -32,3 +35,14 @@ def test_makefile_describes_every_target() -> None:
     assert phony is not None
     described = re.findall(r"^([a-z-]+):.*## .", text, re.MULTILINE)
     assert sorted(described) == sorted(phony[1].split())
+
+
+def test_readme_lists_the_operations_that_are_not_built() -> None:
+    routes = [route for router in ROUTERS for route in router.routes]
+    not_built = {
+        route.operation_id
+        for route in routes
+        if isinstance(route, APIRoute) and NOT_BUILT in (route.openapi_extra or {})
+    }
+    text = (ROOT / "README.md").read_text().partition("answer 406")[2].partition("\n- ")[0]
+    assert set(re.findall(r"`([A-Z]\w+)`", text)) == not_built

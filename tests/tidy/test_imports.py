@@ -22,7 +22,7 @@ PLACES = {
     "daft": ("cluster/runtime.py", "actors/distributed.py"),
     "daft_lance": ("actors/distributed.py",),
     "lance": ("actors/",),
-    "sqlglot": ("udtf/source_query.py", "serve_app/"),
+    "sqlglot": ("actors/sql.py", "actors/sql_tokens.py", "udtf/source_query.py"),
     "uvicorn": ("serve_app/listener.py",),
     "httpx": ("serve_app/jwt_tokens.py",),
     "jwt": ("serve_app/jwt_tokens.py",),
