@@ -5,30 +5,23 @@ between two types that it accepts is how the same values are laid out (offset wi
 dictionaries), how children are named or ordered, and what may be null.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from actors.column_text import TYPE_CHARACTERS_MAX, child_path, list_columns, shorten
+from actors.extension_values import BLOB_EXTENSION, JSON_EXTENSION, check_blobs, check_json
 from cluster.errors import InvalidInput, TableSchemaValidationError
 
 OFFSET_MAX = (1 << 31) - 1
 """Bytes or values that one array with 32-bit offsets can hold."""
 NULLS_BYTES_MAX = 64 << 20
 """Bytes of nulls that are made at a time for a column that the input lacks."""
-JSON_DEPTH_MAX = 500
-"""Nesting of a JSON value. Lance 14.0.2 overflows its stack, ending the process, at 5,000."""
-PATH_CHARACTERS_MAX = 200
-TYPE_CHARACTERS_MAX = 200
-COLUMNS_LISTED_MAX = 20
-
-JSON_EXTENSION = "arrow.json"
-BLOB_EXTENSION = "lance.blob.v2"
 
 Convert = Callable[[pa.Array], pa.Array]
 
@@ -95,7 +88,7 @@ def plan_fields(
     """
     names = [field.name for field in sources]
     places = {name: place for place, name in enumerate(names)}
-    wanted = [field.name for field in targets]
+    wanted = {field.name: None for field in targets}
     place = "the table" if parent is None else f"the table's column {parent}"
     for name, count in Counter(names).items():
         if count > 1:
@@ -196,24 +189,6 @@ def is_list_view(type_: pa.DataType) -> bool:
     return bool(types.is_list_view(type_) or types.is_large_list_view(type_))
 
 
-def shorten(text: str, characters_max: int) -> str:
-    """`text`, cut so that an error message stays readable."""
-    return text if len(text) <= characters_max else text[:characters_max] + "..."
-
-
-def child_path(parent: str | None, name: str) -> str:
-    """The shown path of the field `name` of the struct shown as `parent`, or of the table."""
-    return shorten(f"'{name}'" if parent is None else f"{parent}.'{name}'", PATH_CHARACTERS_MAX)
-
-
-def list_columns(names: Iterable[str]) -> str:
-    """Column names for an error message, the first few of them."""
-    every = list(names)
-    shown = ", ".join(child_path(None, name) for name in every[:COLUMNS_LISTED_MAX])
-    more = len(every) - COLUMNS_LISTED_MAX
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
 def refuse_type(source: pa.DataType, target: pa.DataType, path: str) -> NoReturn:
     """Raise for a type that the column cannot take."""
     raise TableSchemaValidationError(
@@ -307,75 +282,6 @@ def _plan_extension(
         return pa.ExtensionArray.from_storage(target, storage)
 
     return convert
-
-
-def check_json(texts: pa.Array, path: str) -> None:
-    """Refuse what Lance 14.0.2 fails on, crashes on or stores as null (NaN, 1e400, no text)."""
-    for text in texts.to_pylist():
-        if text is not None:
-            try:
-                _check_json_text(text)
-            except (ValueError, RecursionError) as error:
-                reason = shorten(str(error), TYPE_CHARACTERS_MAX)
-                raise TableSchemaValidationError(
-                    f"Column {path} holds a text that is not JSON: {reason}."
-                ) from None
-
-
-def _check_json_text(text: str) -> None:
-    value = _JSON.decode(text)
-    # Brackets inside strings count too, so only many of them prove nothing.
-    if text.count("[") + text.count("{") > JSON_DEPTH_MAX:
-        level = [value]
-        for _ in range(JSON_DEPTH_MAX):
-            level = [child for parent in level for child in _json_children(parent)]
-        if any(isinstance(value, list | dict) for value in level):
-            raise ValueError(f"it is nested more than {JSON_DEPTH_MAX} levels deep")
-
-
-def _json_children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if number in (float("inf"), float("-inf")):
-        raise ValueError("a number is too large")
-    return number
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise ValueError("an object repeats a key")
-    return members
-
-
-_JSON = json.JSONDecoder(
-    object_pairs_hook=_unique_keys,
-    parse_float=_finite,
-    parse_int=_finite,
-    parse_constant=_refuse_constant,
-)
-
-
-def check_blobs(blobs: pa.Array, path: str) -> None:
-    """Refuse blobs that are not the bytes themselves: a URI would name files of the server."""
-    # flatten() makes a part null wherever its blob is.
-    parts = dict(zip((field.name for field in blobs.type), blobs.flatten(), strict=True))
-    data = parts.pop("data")
-    if any(part.null_count < len(part) for part in parts.values()):
-        raise TableSchemaValidationError(
-            f"Column {path} refers to blobs elsewhere; send each blob's bytes in `data` only."
-        )
-    if data.null_count > blobs.null_count:
-        raise TableSchemaValidationError(f"Column {path} holds a blob without `data`.")
 
 
 def _plan_to_dictionary(

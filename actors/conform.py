@@ -14,14 +14,13 @@ import pyarrow as pa
 from actors.arrow_conversions import (
     NULLS_BYTES_MAX,
     OFFSET_MAX,
-    TYPE_CHARACTERS_MAX,
     FieldPlan,
     Growth,
     TooLarge,
     plan_fields,
-    shorten,
     value_bytes,
 )
+from actors.column_text import TYPE_CHARACTERS_MAX, shorten
 from actors.new_schema import check_new_schema
 from cluster.errors import DestrierError, InvalidInput, TableSchemaValidationError
 from cluster.settings import LimitSettings

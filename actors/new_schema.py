@@ -12,15 +12,9 @@ from typing import NoReturn
 import pyarrow as pa
 from pyarrow import types
 
-from actors.arrow_conversions import (
-    JSON_EXTENSION,
-    TYPE_CHARACTERS_MAX,
-    child_path,
-    is_bytes,
-    is_list,
-    is_text,
-    shorten,
-)
+from actors.arrow_conversions import is_bytes, is_list, is_text
+from actors.column_text import TYPE_CHARACTERS_MAX, child_path, shorten
+from actors.extension_values import JSON_EXTENSION
 from cluster.errors import TableSchemaValidationError
 from cluster.settings import LimitSettings
 
