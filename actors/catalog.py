@@ -190,11 +190,19 @@ class Catalog:
         if location is not None:
             raise InvalidInput("location: the server chooses it; leave it out")
         request = wire.DeclareTableRequest(id=list(table.parts), properties=dict(properties))
-        self._clear_marks(table)
         self._change("declare_table", request)
         record = self._view.find_table(table, self._view.snapshot())
         ensure_incarnation(record.location.uri, self._storage)
         return self._view.find_table(table, self._view.snapshot())
+
+    async def make_way(self, table: ObjectId) -> None:
+        """Finish a drop that was cut short, so that the name's folder can be written to.
+
+        Raises:
+            TableAlreadyExists: the name is taken.
+        """
+        async with self._changing:
+            await self._run(self._check_free, table)
 
     async def create_table(
         self,
@@ -221,7 +229,6 @@ class Catalog:
             raise ServiceUnavailable("the uploaded files are gone; send the data again")
         stable = table.properties.get(STABLE_ROW_IDS_PROPERTY, "true").lower() != "false"
         schema = pa.ipc.read_schema(pa.py_buffer(staged.schema_ipc))
-        self._clear_marks(table.id)
         _, commit = commit_first(
             uri,
             schema,
@@ -254,11 +261,11 @@ class Catalog:
     def _register_existing(
         self, table: ObjectId, location: str, properties: Mapping[str, str]
     ) -> TableRecord:
-        self._check_free(table)
+        self._check_name(table)
         uri = f"{self._uri}/{location}"
-        if not self._storage.exists(versions_folder(uri, None)):
+        is_table = self._storage.exists(versions_folder(uri, None))
+        if not is_table or is_dropped(uri, self._storage):
             raise TableNotFound(f"location {location!r} holds no table")
-        self._clear_marks(table)
         self._storage.delete_file(f"{uri}/{DEREGISTERED}")
         ensure_incarnation(uri, self._storage)
         self._register(table, location, properties)
@@ -343,6 +350,10 @@ class Catalog:
     # --- one change -------------------------------------------------------------------------------
 
     def _check_free(self, table: ObjectId) -> None:
+        self._check_name(table)
+        self._check_folder(table)
+
+    def _check_name(self, table: ObjectId) -> None:
         if table.is_root:
             raise InvalidInput("the identifier names the root namespace; name a table")
         snapshot = self._view.snapshot()
@@ -350,18 +361,17 @@ class Catalog:
         if table in snapshot.namespaces:
             raise NamespaceAlreadyExists(f"{table} is a namespace")
         row = snapshot.tables.get(table)
-        if row is None:
-            return
-        uri = f"{self._uri}/{row.location}"
-        if not is_dropped(uri, self._storage):
-            raise TableAlreadyExists(f"table {table} already exists")
-        # A drop that was cut short: finish it.
-        if self._has_row(table):
-            self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
-        self._storage.delete_folder(uri)
+        if row is not None:
+            uri = f"{self._uri}/{row.location}"
+            if not is_dropped(uri, self._storage):
+                raise TableAlreadyExists(f"table {table} already exists")
+            # A drop that was cut short: finish it.
+            if self._has_row(table):
+                self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
+            self._storage.delete_folder(uri)
 
-    def _clear_marks(self, table: ObjectId) -> None:
-        """Make way in the folder that a root table always gets."""
+    def _check_folder(self, table: ObjectId) -> None:
+        """Refuse, or clear, what is left in the folder that a root table always gets."""
         if len(table.parts) == 1:
             uri = f"{self._uri}/{table.name}{ROOT_SUFFIX}"
             if is_dropped(uri, self._storage):
@@ -369,7 +379,7 @@ class Catalog:
             if self._storage.exists(f"{uri}/{DEREGISTERED}"):
                 raise ConcurrentModification(
                     f"the folder {table.name}{ROOT_SUFFIX} holds the data of a deregistered table;"
-                    " register it under a name, or drop it, first"
+                    " register it under another name first"
                 )
 
     def _has_row(self, table: ObjectId) -> bool:

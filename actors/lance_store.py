@@ -14,7 +14,7 @@ from actors.freshness import manifest_path, versions_folder
 from actors.lance_errors import translate
 from actors.model import Commit
 from actors.storage import Storage
-from cluster.errors import DestrierError, OutcomeUnknown
+from cluster.errors import DestrierError, OutcomeUnknown, TableAlreadyExists
 
 # Newest versions searched for a commit whose outcome is in doubt.
 _DOUBT_VERSIONS = 64
@@ -71,7 +71,11 @@ def write_first_fragments(
     schema: pa.Schema,
     storage: Storage,
 ) -> list[Any]:
-    """Write the rows of a table that is to be created, uncommitted and synced."""
+    """Write the rows of a table that is to be created, uncommitted and synced.
+
+    Raises:
+        TableAlreadyExists: the folder holds a table by now.
+    """
     try:
         fragments = write_fragments(
             data,
@@ -84,6 +88,8 @@ def write_first_fragments(
     except DestrierError:
         raise
     except BaseException as error:
+        if storage.exists(versions_folder(uri, None)):
+            raise TableAlreadyExists("the table already exists") from error
         raise translate(error, context="write") from error
     sync_data_files(uri, fragments, storage)
     return list(fragments)

@@ -189,15 +189,15 @@ def _stage_rows(
     failure: list[DestrierError] = []
 
     def rewritten() -> Iterator[pa.RecordBatch]:
-        for batch in scanner.to_batches():
-            ids.append(batch.column(ROW_ID).to_numpy())
-            addresses.append(batch.column(ROW_ADDRESS).to_numpy())
-            try:
+        try:
+            for batch in scanner.to_batches():
+                ids.append(batch.column(ROW_ID).to_numpy())
+                addresses.append(batch.column(ROW_ADDRESS).to_numpy())
                 yield _assigned(batch, plan, schema)
-            except DestrierError as error:
-                # Raised inside a reader it would come back from Lance as text.
-                failure.append(error)
-                raise
+        except Exception as error:
+            # Raised inside a reader it would come back from Lance as another error's text.
+            failure.append(translate(error, context="expression"))
+            raise
 
     reader = pa.RecordBatchReader.from_batches(schema, rewritten())
     try:

@@ -141,6 +141,9 @@ class Uploads:
             return await self._create_existing(ref, existing, table, mode, key, body)
         location = new_location(table.id)
         uri = f"{self._storage.database_uri(database)}/{location}"
+        if self._storage.exists(uri):
+            # A declared table is found above: what is here is a table being made, or the rest of one.
+            await self._owners.catalog(database).call("make_way", table.id)
         staged = await self._in_thread(self._stage_create, uri, table, body)
         if not isinstance(body, bytes):
             key = RequestKey(key.id, body.digest())
