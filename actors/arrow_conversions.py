@@ -365,14 +365,20 @@ def _plan_items(source: pa.DataType, target: pa.DataType, path: str, growth: Gro
     return FieldPlan(target.value_field, item_path, 0, convert)
 
 
+def _items(array: pa.Array) -> pa.Array:
+    """The items of an array's lists, in order; null lists have none."""
+    # flatten() of no items fails if an extension type is inside.
+    return array.flatten() if _sum(pc.list_value_length(array)) else array.values[:0]
+
+
 def _plan_list(source: pa.DataType, target: pa.DataType, path: str, growth: Growth) -> Convert:
     items = _plan_items(source, target, path, growth)
     array_class = pa.LargeListArray if types.is_large_list(target) else pa.ListArray
 
     def convert(array: pa.Array) -> pa.Array:
         if is_list_view(array.type):
-            array = _lists_of_views(array, path)
-        flat = array.flatten()
+            _refuse_shared_items(array, path)
+        flat = _items(array)
         return array_class.from_arrays(
             _offsets(array, types.is_large_list(target), path),
             items.make([flat], len(flat)),
@@ -383,8 +389,8 @@ def _plan_list(source: pa.DataType, target: pa.DataType, path: str, growth: Grow
     return convert
 
 
-def _lists_of_views(array: pa.Array, path: str) -> pa.Array:
-    """Plain lists of list views, which must not share items: they would grow without a bound."""
+def _refuse_shared_items(array: pa.Array, path: str) -> None:
+    """Refuse list views that overlap: written out they may take any number of bytes."""
     present = array.filter(pc.greater(pc.fill_null(pc.list_value_length(array), 0), 0))
     order = pc.sort_indices(present.offsets)
     starts = pc.take(present.offsets, order).cast(pa.int64())
@@ -393,14 +399,11 @@ def _lists_of_views(array: pa.Array, path: str) -> pa.Array:
         raise TableSchemaValidationError(
             f"Column {path} has list views that share items; send it as plain lists."
         )
-    large = types.is_large_list_view(array.type)
-    plain = pa.large_list if large else pa.list_
-    return array.cast(plain(array.type.value_field))
 
 
 def _offsets(array: pa.Array, large: bool, path: str) -> pa.Array:
     """Offsets of the array's lists in what its flatten() returns."""
-    ends = pc.cumulative_sum(pc.fill_null(array.value_lengths(), 0).cast(pa.int64()))
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
     if large:
         return offsets
@@ -417,7 +420,7 @@ def _plan_fixed_size_list(
     items = _plan_items(source, target, path, growth)
 
     def convert(array: pa.Array) -> pa.Array:
-        flat = array.flatten()
+        flat = _items(array)
         dense = pa.FixedSizeListArray.from_arrays(items.make([flat], len(flat)), type=target)
         if array.null_count == 0:
             return dense
@@ -436,16 +439,25 @@ def _plan_map(source: pa.MapType, target: pa.MapType, path: str, growth: Growth)
         FieldPlan(target.key_field, key_path, 0, convert_key),
         FieldPlan(target.item_field, item_path, 1, convert_item),
     ]
-    entries_type = pa.list_(
-        pa.struct([source.key_field.with_name("key"), source.item_field.with_name("value")])
-    )
 
     def convert(array: pa.Array) -> pa.Array:
-        lists = array.cast(entries_type)
-        entries = lists.flatten().flatten()
+        lists = _entry_lists(array)
+        entries = _items(lists).flatten()
         keys, items = (plan.make(entries, len(entries[0])) for plan in plans)
         return pa.MapArray.from_arrays(
             _offsets(lists, False, path), keys, items, type=target, mask=_null_mask(array)
         )
 
     return convert
+
+
+def _entry_lists(array: pa.MapArray) -> pa.Array:
+    """The same memory as lists of key and value, which more functions take than maps."""
+    entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+    return pa.Array.from_buffers(
+        pa.list_(entries.type),
+        len(array),
+        array.buffers()[:2],
+        offset=array.offset,
+        children=[entries],
+    )

@@ -6,7 +6,6 @@ for some of it Lance accepts and then cannot read.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import NoReturn
 
 import pyarrow as pa
@@ -145,7 +144,6 @@ def _store_type(type_: pa.DataType, path: str, depth: int, limits: LimitSettings
     if is_list(type_):
         is_large = types.is_large_list(type_) or types.is_large_list_view(type_)
         item = _store(type_.value_field, path, depth + 1, limits)
-        _refuse_struct_arrays(item.type, path)
         return pa.large_list(item) if is_large else pa.list_(item)
     if types.is_fixed_size_list(type_):
         return _store_fixed_size_list(type_, path, depth, limits)
@@ -153,7 +151,6 @@ def _store_type(type_: pa.DataType, path: str, depth: int, limits: LimitSettings
         # Sorted maps hold the same entries; Lance knows no such flag.
         key = _store(type_.key_field, path, depth + 2, limits)
         item = _store(type_.item_field, path, depth + 2, limits)
-        _refuse_struct_arrays(pa.struct([key, item]), path)
         return pa.map_(key.with_nullable(False), item)
     if _is_storable_leaf(type_):
         return type_
@@ -224,36 +221,12 @@ def _store_struct(
 def _store_fixed_size_list(
     type_: pa.FixedSizeListType, path: str, depth: int, limits: LimitSettings
 ) -> pa.DataType:
+    """Lance writes some of structs that it cannot read, and forgets that items are not null."""
     item = type_.value_type
-    if type_.list_size == 0 or not (
-        _is_fixed_width(item)
-        or (types.is_struct(item) and not _holds(item, _is_list_or_map))
-        or (types.is_fixed_size_list(item) and not types.is_struct(item.value_type))
-    ):
+    if type_.list_size == 0 or not (_is_fixed_width(item) or types.is_fixed_size_list(item)):
         _refuse(type_, path)
-    return pa.list_(_store(type_.value_field, path, depth + 1, limits), type_.list_size)
-
-
-def _refuse_struct_arrays(item: pa.DataType, path: str) -> None:
-    """Lance writes fixed-size lists of structs inside lists and maps, and cannot read them."""
-    if _is_struct_array(item) or _holds(item, _is_struct_array):
-        raise TableSchemaValidationError(
-            f"Column {path} has fixed-size lists of structs inside a list or map, which a table"
-            " cannot store; use lists of varying length."
-        )
-
-
-def _holds(type_: pa.DataType, matches: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type inside `type_`, at any depth, matches."""
-    return any(matches(child.type) or _holds(child.type, matches) for child in children_of(type_))
-
-
-def _is_list_or_map(type_: pa.DataType) -> bool:
-    return is_list(type_) or bool(types.is_map(type_))
-
-
-def _is_struct_array(type_: pa.DataType) -> bool:
-    return bool(types.is_fixed_size_list(type_) and types.is_struct(type_.value_type))
+    stored = _store(type_.value_field, path, depth + 1, limits)
+    return pa.list_(stored.with_nullable(True), type_.list_size)
 
 
 def _refuse(type_: pa.DataType, path: str) -> NoReturn:
