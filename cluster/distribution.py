@@ -7,7 +7,7 @@ ours without a word, and what runs then is a mixture.
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 
-from cluster.errors import InvalidTableState
+from cluster.errors import Unsupported
 
 DISTRIBUTION = "destrier"
 PACKAGES = ("cluster", "udtf", "actors", "serve_app")
@@ -19,13 +19,13 @@ def check_packages(owners: Mapping[str, Sequence[str]] | None = None) -> None:
     A plain checkout, of which nothing is installed, is fine.
 
     Raises:
-        InvalidTableState: names the package and its owners.
+        Unsupported: names the package and its owners.
     """
     known = metadata.packages_distributions() if owners is None else owners
     for package in PACKAGES:
         others = sorted(set(known.get(package, ())) - {DISTRIBUTION})
         if others:
-            raise InvalidTableState(
+            raise Unsupported(
                 f"the package {package!r} is also installed by {', '.join(others)};"
                 f" install {DISTRIBUTION} in an environment of its own"
             )

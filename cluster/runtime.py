@@ -5,20 +5,27 @@ before the first import of Ray, and every process that Ray starts inherits what 
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import secrets
 import shutil
+import socket
+import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cluster.settings import Settings
 
-logger = logging.getLogger(__name__)
-
-# Linux ends a socket's path at 107 characters; Ray appends up to 65 to this folder's.
-_FOLDER_CHARACTERS_MAX = 40
+_FOLDER_PREFIX = "destrier-"
+_LOCK = "lock"
+# Linux ends a socket's path at 107 characters; our folder and Ray's names in it take up to 82.
+_FOLDER_CHARACTERS_MAX = 25
+# Often enough that an orderly end is not held up, and seldom enough to cost nothing.
+_WATCH_S = 0.5
 _LOOPBACK = "127.0.0.1"
 
 _ENVIRONMENT = {
@@ -63,17 +70,70 @@ def prepare_environment(settings: Settings) -> None:
         os.environ.setdefault(name, value)
 
 
+class Cluster:
+    """The Ray that this process is part of; `folder` holds its files if it was started here."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._is_leaving = False
+
+    def limit_end(self, timeout_s: float) -> None:
+        """End this process if the cluster dies first, or if leaving it takes over `timeout_s`.
+
+        A signal to the whole process group ends Ray too, and Ray's own calls would then wait for a
+        minute and end the process without a word.
+        """
+        watch = threading.Thread(target=self._watch_end, args=(timeout_s,), daemon=True)
+        watch.start()
+
+    def leave(self) -> None:
+        """Disconnect; a Ray started here ends."""
+        import ray
+
+        self._is_leaving = True
+        ray.shutdown()
+
+    def _watch_end(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            time.sleep(_WATCH_S)
+            if not self._is_leaving and not self._answers():
+                self._abandon("Ray ended before the server did")
+        self._abandon(f"stopping took longer than {timeout_s:.0f} s")
+
+    def _answers(self) -> bool:
+        import ray
+
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _WATCH_S).close()
+        except OSError:
+            return False
+        return True
+
+    def _abandon(self, reason: str) -> None:
+        print(f"destrier: {reason}; requests may have been cut off", file=sys.stderr, flush=True)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os._exit(1)
+
+
 @contextlib.contextmanager
-def ray_cluster(settings: Settings) -> Iterator[None]:
+def ray_cluster(
+    settings: Settings, while_starting: Callable[[], None] = lambda: None
+) -> Iterator[Cluster]:
     """Start a Ray on this machine, or join the one of `settings.ray.address`, and leave it again.
 
     A Ray started here listens on loopback alone, keeps its files in a temporary folder and ends,
-    with everything that runs in it, when the block does.
+    with everything that runs in it, when the block does. `while_starting` is called when Ray is
+    imported and before it starts: start a thread there for what can be done meanwhile.
     """
     prepare_environment(settings)
     with _temporary_folder(settings) as folder:
         import ray
 
+        while_starting()
+        cluster = Cluster(folder)
         try:
             if folder is None:
                 ray.init(
@@ -92,9 +152,9 @@ def ray_cluster(settings: Settings) -> Iterator[None]:
                     logging_level=logging.WARNING,
                     _temp_dir=str(folder),
                 )
-            yield
+            yield cluster
         finally:
-            ray.shutdown()
+            cluster.leave()
 
 
 def end_actors(namespace: str) -> None:
@@ -122,16 +182,29 @@ def _temporary_folder(settings: Settings) -> Iterator[Path | None]:
     if settings.ray.address is not None:
         yield None
         return
-    parent = tempfile.gettempdir()
-    if len(parent) > _FOLDER_CHARACTERS_MAX - len("/destrier-12345678"):
-        parent = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
-    folder = Path(tempfile.mkdtemp(prefix="destrier-", dir=parent))
+    parent = Path(tempfile.gettempdir())
+    if len(str(parent)) > _FOLDER_CHARACTERS_MAX:
+        parent = Path("/tmp")  # noqa: S108 - mkdtemp makes a private folder in it
+    _remove_ownerless_folders(parent)
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent))
     if settings.http.ingress == "serve":
         _keep_haproxy_in(folder)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    # The lock is held for as long as this process lives, however it ends.
+    with (folder / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_ownerless_folders(parent: Path) -> None:
+    """Remove what processes that were killed have left behind."""
+    for folder in parent.glob(f"{_FOLDER_PREFIX}*"):
+        # Another user's, or one that goes away or is being made at this moment.
+        with contextlib.suppress(OSError), (folder / _LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _keep_haproxy_in(folder: Path) -> None:

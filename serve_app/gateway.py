@@ -9,7 +9,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,6 +45,7 @@ class Gateway:
     """An ASGI app around `app` that never has more in flight than `settings` allow.
 
     `is_healthy` is asked at each probe; an unhealthy or draining gateway answers probes with 503.
+    `close` is awaited when the HTTP server has stopped.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Gateway:
         settings: Settings,
         is_healthy: Callable[[], bool] = lambda: True,
         replica: str = "local",
+        close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._app = app
         self._http = settings.http
         self._base_path = settings.http.base_path
         self._upload_bytes_held = settings.limits.insert_small_bytes_max
-        self._is_healthy = is_healthy
+        self.is_healthy = is_healthy
+        self._close = close
         self._trusts_everyone = settings.auth.mode == "off"
         self._is_draining = False
         self._requests_in_flight = 0
@@ -74,6 +77,9 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -118,6 +124,14 @@ class Gateway:
         except TimeoutError:
             return False
         return True
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """ASGI's lifespan: the app is ready when it is built, and is closed at the end."""
+        while (await receive())["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+        if self._close is not None:
+            await self._close()
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def _admit(self, path: str, scope: Scope, head: RequestHead, exchange: Exchange) -> None:
         """Refuse the request, or hold its share of the bounds while it runs."""
@@ -221,7 +235,7 @@ class Gateway:
                 raise
 
     async def _take_json(self, scope: Scope, exchange: Exchange) -> bool:
-        """Read a JSON body and hand it to the app in one piece; False if there is nothing to run."""
+        """Read a JSON body and hand it to the app in one piece; False if that is not to be."""
         body = await exchange.read_body(self._http.json_body_bytes_max)
         if body is not None:
             exchange.replay_body(body)
@@ -243,7 +257,7 @@ class Gateway:
             status, body = 404, b"no such probe\n"
         elif self._is_draining:
             status, body = 503, b"draining\n"
-        elif not self._is_healthy():
+        elif not self.is_healthy():
             status, body = 503, b"unhealthy\n"
         else:
             body = b"ok\n"

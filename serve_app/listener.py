@@ -53,7 +53,8 @@ class Listener:
         """Build the app and listen; returns the port.
 
         Raises:
-            InvalidInput: the address cannot be listened on.
+            InvalidInput: the host is unknown.
+        ServiceUnavailable: the address cannot be listened on.
         """
         listening = listen_shared(self._settings.host, self._settings.port)
         port: int = listening.getsockname()[1]
@@ -73,11 +74,14 @@ class Listener:
         """Run `work` on the listener's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def is_responsive(self, timeout_s: float) -> bool:
-        """Whether the loop still turns."""
-        answered = threading.Event()
-        self._loop.call_soon_threadsafe(answered.set)
-        return answered.wait(timeout_s)
+    def is_healthy(self, timeout_s: float) -> bool:
+        """Whether the loop still turns and the app is well; waits for at most `timeout_s`."""
+        if self._gateway is None:
+            return False
+        try:
+            return self.submit(self._ask_gateway()).result(timeout_s)
+        except TimeoutError:
+            return False
 
     def stop(self, drain_timeout_s: float) -> None:
         """Stop accepting, finish what is accepted within `drain_timeout_s`, end the thread."""
@@ -97,6 +101,9 @@ class Listener:
     async def _build_gateway(self) -> Gateway:
         return await self._build()
 
+    async def _ask_gateway(self) -> bool:
+        return self._gateway is not None and self._gateway.is_healthy()
+
     async def _until_started(self, server: uvicorn.Server) -> None:
         while not server.started:
             if self._serving is not None and self._serving.done():
@@ -111,7 +118,7 @@ class Listener:
             app,
             http=cast(type[asyncio.Protocol], protocol),
             ws="none",
-            lifespan="off",
+            lifespan="on",
             access_log=False,
             log_config=None,
             server_header=False,
@@ -176,7 +183,8 @@ def listen_shared(host: str, port: int) -> socket.socket:
     """A listening socket on an address that other processes of this user may share.
 
     Raises:
-        InvalidInput: the address is unknown or taken.
+        InvalidInput: the host is unknown.
+        ServiceUnavailable: the address is taken.
     """
     opened = _bound(host, port, socket.SO_REUSEADDR, socket.SO_REUSEPORT)
     opened.listen(BACKLOG)
@@ -190,7 +198,8 @@ def reserve_address(host: str, port: int) -> socket.socket:
     Bound alone, so that a port that anything else uses is refused, and made shareable then.
 
     Raises:
-        InvalidInput: the address is unknown or taken.
+        InvalidInput: the host is unknown.
+        ServiceUnavailable: the address is taken.
     """
     held = _bound(host, port, socket.SO_REUSEADDR)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
@@ -212,7 +221,7 @@ def _bound(host: str, port: int, *options: int) -> socket.socket:
         opened.bind(address)
     except OSError as error:
         opened.close()
-        raise InvalidInput(
+        raise ServiceUnavailable(
             f"cannot listen on {host}:{port}: {error.strerror}; stop what uses it or set http.port"
         ) from None
     return opened

@@ -1,23 +1,19 @@
-"""The gateway, in memory and behind a real socket: routing, bounds, refusals, draining.
+"""The gateway, in memory: routing, bounds, refusals, draining.
 
 Apps here are a few lines of ASGI, so that a test sees exactly what the gateway hands on.
 """
 
 import asyncio
 import json
-import socket
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import pytest
 
-from cluster.errors import InvalidInput
 from cluster.settings import Settings
 from serve_app.gateway import Gateway
-from serve_app.listener import Listener, listen_shared, reserve_address
 
 Message = dict[str, Any]
 Headers = dict[str, str]
@@ -580,104 +576,3 @@ def test_fault_within_an_answer_ends_the_connection() -> None:
             await call(Gateway(fails, settings()))
 
     run(test())
-
-
-# Behind a real socket
-
-
-def serving(app: Any, chosen: Settings) -> tuple[Listener, int]:
-    async def build() -> Gateway:
-        return Gateway(app, chosen)
-
-    listener = Listener(chosen.http, build)
-    return listener, listener.start()
-
-
-def test_client_of_a_refused_upload_sees_the_status_and_keeps_its_connection() -> None:
-    async def some_rows() -> AsyncIterator[bytes]:
-        for _ in range(64):
-            yield b"r" * 65536
-
-    async def test(port: int) -> None:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-            for _ in range(5):
-                got = await client.post("/v1/table/t/insert", content=some_rows())
-                assert got.status_code == 401
-
-    listener, port = serving(refuses, settings(port=0))
-    try:
-        run(test(port))
-    finally:
-        listener.stop(1)
-
-
-def test_upload_waits_when_the_app_does_not_read() -> None:
-    proceed = threading.Event()
-
-    async def reads_late(scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, proceed.wait, 10)
-        await echo({**scope, "headers": []}, receive, send)
-
-    listener, port = serving(reads_late, settings(port=0))
-    with socket.create_connection(("127.0.0.1", port)) as client:
-        size = 64 << 20
-        head = f"POST /v1/table/t/insert HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n"
-        client.sendall(head.encode())
-        client.settimeout(0.5)
-        sent = 0
-        try:
-            while sent < size:
-                sent += client.send(b"x" * min(1 << 20, size - sent))
-        except TimeoutError:
-            pass
-        assert sent < size
-    proceed.set()
-    listener.stop(1)
-
-
-def test_stop_finishes_what_is_accepted_and_closes_the_port() -> None:
-    entered, proceed = threading.Event(), threading.Event()
-
-    async def waits(scope: Any, receive: Any, send: Any) -> None:
-        entered.set()
-        await asyncio.get_running_loop().run_in_executor(None, proceed.wait, 10)
-        await answer(send, 200, b"7", [(b"content-length", b"1")])
-
-    listener, port = serving(waits, settings(port=0))
-    got: list[httpx.Response] = []
-    url = f"http://127.0.0.1:{port}/v1/table/t/count_rows"
-    asking = threading.Thread(target=lambda: got.append(httpx.post(url)))
-    asking.start()
-    assert entered.wait(5)
-    stopping = threading.Thread(target=listener.stop, args=(5,))
-    stopping.start()
-    proceed.set()
-    stopping.join(10)
-    asking.join(5)
-    assert (got[0].status_code, got[0].text) == (200, "7")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), 1)
-
-
-def test_head_over_its_bound_is_refused() -> None:
-    listener, port = serving(echo, settings(port=0, head_bytes_max=2000))
-    try:
-        for line in (b"x: " + b"y" * 3000, b"\r\n".join([b"x: y"] * 700)):
-            with socket.create_connection(("127.0.0.1", port), 5) as client:
-                client.sendall(b"POST / HTTP/1.1\r\n" + line)
-                assert client.recv(100).startswith(b"HTTP/1.1 400 ")
-    finally:
-        listener.stop(1)
-
-
-def test_reserved_address_is_shared_by_listeners_and_refused_to_others() -> None:
-    held = reserve_address("127.0.0.1", 0)
-    port = held.getsockname()[1]
-    with pytest.raises(InvalidInput, match=r"http\.port"):
-        reserve_address("127.0.0.1", port)
-    listeners = [listen_shared("127.0.0.1", port) for _ in range(2)]
-    with pytest.raises(InvalidInput, match="already in use"):
-        reserve_address("127.0.0.1", port)
-    socket.create_connection(("127.0.0.1", port), 5).close()
-    for opened in (held, *listeners):
-        opened.close()
