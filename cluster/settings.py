@@ -104,15 +104,23 @@ class LimitSettings(Section):
     sql_characters_max: Positive = 1 << 20
     """Characters of a predicate or an expression."""
     sql_operators_max: Positive = 1_000
-    """Operators of one predicate or expression. Lance 14.0.2 overflows its stack on flat chains
-    of between 1,500 and 6,000 terms."""
+    """Operators and calls of one predicate or expression. Lance 14.0.2 overflows its stack on flat
+    chains of between 1,500 and 6,000 terms."""
+    sql_chain_max: Positive = 256
+    """Operators that apply to one another's results, as in a || b || c, nesting included; AND and
+    OR do not count. A chain of 700 overflows the stack of a scan's thread, 256 plan in 60 ms."""
     sql_arithmetic_max: Positive = 200
     """Arithmetic operators of one predicate or expression; planning time grows with the cube (400
     additions took 0.4 s, 800 took 2 s)."""
     sql_depth_max: Positive = 32
     """Nesting of parentheses. Lance's parser refuses about 48."""
     sql_call_depth_max: Positive = 10
-    """Nesting of function calls; planning time doubles with each level of some functions."""
+    """Nesting of function calls and casts; 48 nested casts take over 20 s to plan."""
+    sql_planned_size_max: Positive = 200_000
+    """Size of one predicate or expression as Lance plans it: 1 for a column or literal, 10 for an
+    operator or call, 3 times as much for each coalesce, nvl or CASE condition around it and twice
+    for BETWEEN, which repeat what they hold. 200,000 plan in about half a second; without this
+    limit 60 comparisons inside 10 coalesce take over 20 s."""
     updates_max: Positive = 1_000
     """Assignments of one update."""
     metadata_entries_max: Positive = 10_000
