@@ -1,6 +1,7 @@
 """The ASGI app of one replica: every operation of the specification, and its documentation."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -84,8 +85,9 @@ class _Api(FastAPI):
         return document
 
 
+@cache
 def build_api() -> FastAPI:
-    """The FastAPI app alone, for those who want its routes and its document."""
+    """The FastAPI app alone. It holds no state, and building it takes half a second."""
     app = _Api(
         title="Destrier",
         description="Serves Lance tables over HTTP from a Ray cluster.",

@@ -110,8 +110,18 @@ class Call:
             self.caller.require(right, self.database, self.object_id)
         return TableRef(self.database, self.object_id)
 
+    def require_on_root(self, right: Right) -> None:
+        """Refuse unless the caller has `right` on the database's root namespace."""
+        self.caller.require(right, self.database, ROOT)
+
     def pin(self, branch: str | None, version: int | None, tag: str | None = None) -> Pin:
-        """The state to read: the one asked for, or one at least as new as the client has seen."""
+        """The state to read: the one asked for, or one at least as new as the client has seen.
+
+        Raises:
+            InvalidInput: a tag beside a version or a branch, or a malformed freshness header.
+        """
+        if tag is not None and not (version is None and branch is None):
+            raise InvalidInput("tag names a version and its branch; leave version and branch out")
         if version is not None or tag is not None:
             return Pin(parse_branch(branch), version, tag)
         return Pin(parse_branch(branch), version_min=self._version_min())
@@ -173,8 +183,8 @@ async def open_call(request: Request, body: bytes) -> Call:
 
 
 async def _authenticate(authenticator: Authenticator, request: Request, json: Any) -> Caller:
-    authorization = request.headers.get("authorization")
-    api_key = request.headers.get("x-api-key")
+    authorization = request.headers.get("authorization") or None
+    api_key = request.headers.get("x-api-key") or None
     if authorization is None and api_key is None:
         identity = _string_map(json, "identity")
         token = identity.get("auth_token")

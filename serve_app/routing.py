@@ -52,7 +52,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class OperationRequest(Request):
+class JsonRequest(Request):
     """A request whose empty JSON body is an empty object."""
 
     async def body(self) -> bytes:
@@ -75,7 +75,7 @@ class OperationRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             try:
-                request = OperationRequest(_as_json(request.scope), request.receive)
+                request = JsonRequest(_as_json(request.scope), request.receive)
                 body = await request.body() if takes_json else b""
                 request.state.operation = self.operation_id
                 request.state.call = await open_call(request, body)

@@ -1,5 +1,6 @@
 """Arrow schemas as JSON, in the two vocabularies of type names that clients understand."""
 
+import json
 from enum import Enum
 
 import pyarrow as pa
@@ -63,9 +64,8 @@ def _field(field: pa.Field, dialect: Dialect) -> JsonArrowField:
     metadata = _text(field.metadata) or {}
     if isinstance(arrow_type, pa.BaseExtensionType):
         # pyarrow moves the extension's keys out of the metadata; readers look for them there.
-        serialized = arrow_type.__arrow_ext_serialize__()
         metadata[_EXTENSION_NAME] = arrow_type.extension_name
-        metadata[_EXTENSION_METADATA] = serialized.decode(errors="replace")
+        metadata[_EXTENSION_METADATA] = _extension_metadata(arrow_type)
         arrow_type = arrow_type.storage_type
     return JsonArrowField.model_construct(
         name=field.name,
@@ -73,6 +73,21 @@ def _field(field: pa.Field, dialect: Dialect) -> JsonArrowField:
         type=_type(arrow_type, dialect),
         metadata=metadata or None,
     )
+
+
+def _extension_metadata(arrow_type: pa.BaseExtensionType) -> str:
+    """The parameters of an extension type, as Arrow writes them into a field's metadata."""
+    if isinstance(arrow_type, pa.ExtensionType):
+        return str(arrow_type.__arrow_ext_serialize__().decode(errors="replace"))
+    # The types that pyarrow brings along do not tell; of them these two have parameters.
+    names: tuple[str, ...] = ()
+    if isinstance(arrow_type, pa.FixedShapeTensorType):
+        names = ("shape", "dim_names", "permutation")
+    elif isinstance(arrow_type, pa.OpaqueType):
+        names = ("type_name", "vendor_name")
+    parameters = {name: getattr(arrow_type, name) for name in names}
+    told = {name: value for name, value in parameters.items() if value is not None}
+    return json.dumps(told, separators=(",", ":")) if told else ""
 
 
 def _type(arrow_type: pa.DataType, dialect: Dialect) -> JsonArrowDataType:

@@ -28,7 +28,7 @@ router = OperationRouter("/v1/namespace/{id}", ["Namespace"])
 async def create_namespace(call: OnObject, body: CreateNamespaceRequest) -> CreateNamespaceResponse:
     """Create a namespace inside one that exists."""
     mode = parse_mode(CreateMode, body.mode, CreateMode.CREATE, "mode")
-    namespace = call.namespace(Right.ALTER)
+    namespace = call.namespace(Right.WRITE)
     if mode is CreateMode.OVERWRITE:
         call.namespace(Right.DROP)
     asked = check_map(body.properties, "properties", call.limits)

@@ -86,7 +86,9 @@ async def create_table(
 @router.post("/{id}/declare")
 async def declare_table(call: OnObject, body: DeclareTableRequest) -> DeclareTableResponse:
     """Reserve a table's name; its data come with the first insert."""
-    table = call.table(Right.ALTER)
+    table = call.table(Right.WRITE)
+    if body.location is not None:
+        call.require_on_root(Right.MANAGE)
     properties = check_map(body.properties, "properties", call.limits)
     record = await call.catalog.declare_table(table.id, body.location, properties)
     return DeclareTableResponse.of(record)
@@ -96,8 +98,9 @@ async def declare_table(call: OnObject, body: DeclareTableRequest) -> DeclareTab
 async def register_table(call: OnObject, body: RegisterTableRequest) -> RegisterTableResponse:
     """Give a name to a table that is in the database's folder already."""
     mode = parse_mode(RegisterMode, body.mode, RegisterMode.CREATE, "mode")
-    # The folder may be another table's, so the right to alter this one is not enough.
-    table = call.table(Right.MANAGE)
+    table = call.table(Right.WRITE)
+    # The folder may be another table's, which the grants of that one would no longer guard.
+    call.require_on_root(Right.MANAGE)
     properties = check_map(body.properties, "properties", call.limits)
     record = await call.catalog.register_table(
         table.id, body.location, properties, overwrite=mode is RegisterMode.OVERWRITE
@@ -179,7 +182,7 @@ async def create_from_stream(
 ) -> CreateTableResponse:
     """Create `table` from the request's Arrow IPC stream, or declare it if there is none."""
     create_mode = parse_mode(CreateMode, mode, CreateMode.CREATE, "mode")
-    call.table(Right.ALTER)
+    call.table(Right.WRITE)
     if create_mode is CreateMode.OVERWRITE:
         call.table(Right.DROP)
     body = await read_arrow(call, may_be_empty=empty_declares)

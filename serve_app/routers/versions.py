@@ -38,7 +38,9 @@ async def list_table_versions(
     """List a table's version records."""
     table = call.table(Right.READ)
     records = await call.server.list_versions(table, parse_branch(branch), descending=descending)
-    return ListTableVersionsResponse.page(records, page_token, limit, call.limits)
+    return ListTableVersionsResponse.page(
+        records, page_token, limit, call.limits, descending=descending
+    )
 
 
 @router.not_built("/{id}/version/create", CreateTableVersionResponse)
@@ -64,7 +66,7 @@ async def batch_delete_table_versions(
     call: OnObject, body: BatchDeleteTableVersionsRequest
 ) -> BatchDeleteTableVersionsResponse:
     """Delete version records, never data."""
-    table = call.table(Right.DROP)
+    table = call.table(Right.ALTER)
     ranges = body.version_ranges(call.limits)
     count = await call.server.delete_versions(table, parse_branch(body.branch), ranges)
     return BatchDeleteTableVersionsResponse(deleted_count=count)

@@ -22,7 +22,7 @@ async def create_materialized_view(
     call: OnObject, body: CreateMaterializedViewRequest, response: Response
 ) -> CreateMaterializedViewResponse:
     """Create a view, empty until it is refreshed; 201 for clients made by OpenAPI Generator."""
-    view = call.table(Right.ALTER)
+    view = call.table(Right.WRITE)
     if body.kind != ViewKind.QUERY:
         call.table(Right.EXECUTE_CODE)
     if body.with_no_data is False:

@@ -55,6 +55,11 @@ class OperationRequest(WireModel):
 
     identity: Identity | None = None
     context: dict[str, str] | None = None
+
+
+class ObjectRequest(OperationRequest):
+    """A request body about the object that the path names."""
+
     id: list[str] | None = Field(None, description="The identifier's names; equal to the path's.")
 
 

@@ -3,7 +3,7 @@
 from serve_app.wire.base import (
     Branch,
     Count,
-    OperationRequest,
+    ObjectRequest,
     OperationResponse,
     PagedResponse,
     Version,
@@ -27,7 +27,7 @@ class ListTableBranchesResponse(PagedResponse):
     branches: dict[str, BranchContents]
 
 
-class CreateTableBranchRequest(OperationRequest):
+class CreateTableBranchRequest(ObjectRequest):
     """A branch and where it begins."""
 
     name: str
@@ -41,7 +41,7 @@ class CreateTableBranchResponse(OperationResponse):
     transaction_id: str | None = None
 
 
-class DeleteTableBranchRequest(OperationRequest):
+class DeleteTableBranchRequest(ObjectRequest):
     """The branch to delete."""
 
     name: str

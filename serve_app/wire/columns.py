@@ -7,7 +7,7 @@ from pydantic import Field
 from serve_app.wire.base import (
     Branch,
     FieldPath,
-    OperationRequest,
+    ObjectRequest,
     OperationResponse,
     Version,
     WireModel,
@@ -49,7 +49,7 @@ class AddColumnsEntry(WireModel):
     virtual_column: AddVirtualColumnEntry | None = None
 
 
-class AlterTableAddColumnsRequest(OperationRequest):
+class AlterTableAddColumnsRequest(ObjectRequest):
     """Columns to add."""
 
     branch: Branch | None = None
@@ -87,7 +87,7 @@ class AlterColumnsEntry(WireModel):
     virtual_column: AlterVirtualColumnEntry | None = None
 
 
-class AlterTableAlterColumnsRequest(OperationRequest):
+class AlterTableAlterColumnsRequest(ObjectRequest):
     """Columns to change."""
 
     branch: Branch | None = None
@@ -100,7 +100,7 @@ class AlterTableAlterColumnsResponse(OperationResponse):
     version: Version
 
 
-class AlterTableDropColumnsRequest(OperationRequest):
+class AlterTableDropColumnsRequest(ObjectRequest):
     """Columns to drop."""
 
     branch: Branch | None = None
@@ -122,7 +122,7 @@ class UpdateFieldMetadataEntry(WireModel):
     replace: bool | None = None
 
 
-class UpdateFieldMetadataRequest(OperationRequest):
+class UpdateFieldMetadataRequest(ObjectRequest):
     """Fields whose metadata to change."""
 
     branch: Branch | None = None
@@ -136,7 +136,7 @@ class UpdateFieldMetadataResponse(OperationResponse):
     fields: dict[str, dict[str, str]] | None = None
 
 
-class AlterTableBackfillColumnsRequest(OperationRequest):
+class AlterTableBackfillColumnsRequest(ObjectRequest):
     """The computed column to fill, and how."""
 
     branch: Branch | None = None

@@ -6,7 +6,7 @@ from serve_app.wire.base import (
     Branch,
     Count,
     FieldPath,
-    OperationRequest,
+    ObjectRequest,
     OperationResponse,
     PagedResponse,
     SmallCount,
@@ -15,7 +15,7 @@ from serve_app.wire.base import (
 )
 
 
-class CreateTableIndexRequest(OperationRequest):
+class CreateTableIndexRequest(ObjectRequest):
     """The index to build."""
 
     branch: Branch | None = None
@@ -53,7 +53,7 @@ class CreateTableScalarIndexResponse(OperationResponse):
     transaction_id: str | None = None
 
 
-class ListTableIndicesRequest(OperationRequest):
+class ListTableIndicesRequest(ObjectRequest):
     """Which version's indexes to list."""
 
     version: Version | None = None
@@ -86,7 +86,7 @@ class ListTableIndicesResponse(PagedResponse):
     indexes: list[IndexContent]
 
 
-class DescribeTableIndexStatsRequest(OperationRequest):
+class DescribeTableIndexStatsRequest(ObjectRequest):
     """Which version of the index to describe."""
 
     version: Version | None = None

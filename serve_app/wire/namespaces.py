@@ -6,7 +6,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from actors.model import Page
-from serve_app.wire.base import OperationRequest, OperationResponse, PagedResponse, Properties
+from serve_app.wire.base import ObjectRequest, OperationResponse, PagedResponse, Properties
 
 
 class DropMode(StrEnum):
@@ -23,7 +23,7 @@ class DropBehavior(StrEnum):
     CASCADE = "cascade"
 
 
-class CreateNamespaceRequest(OperationRequest):
+class CreateNamespaceRequest(ObjectRequest):
     """How to create a namespace."""
 
     mode: str | None = Field(None, description="Create (default), ExistOk or Overwrite.")
@@ -48,7 +48,7 @@ class ListNamespacesResponse(PagedResponse):
         return cls(namespaces=list(page.items), page_token=page.page_token)
 
 
-class DescribeNamespaceRequest(OperationRequest):
+class DescribeNamespaceRequest(ObjectRequest):
     """Nothing but what every request may carry."""
 
 
@@ -58,7 +58,7 @@ class DescribeNamespaceResponse(OperationResponse):
     properties: Properties | None = None
 
 
-class DropNamespaceRequest(OperationRequest):
+class DropNamespaceRequest(ObjectRequest):
     """How to drop a namespace."""
 
     mode: str | None = Field(None, description="Fail (default) or Skip.")
@@ -72,7 +72,7 @@ class DropNamespaceResponse(OperationResponse):
     transaction_id: list[str] | None = None
 
 
-class NamespaceExistsRequest(OperationRequest):
+class NamespaceExistsRequest(ObjectRequest):
     """Nothing but what every request may carry."""
 
 

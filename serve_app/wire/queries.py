@@ -12,7 +12,7 @@ from serve_app.wire.base import (
     Branch,
     Count,
     FieldPath,
-    OperationRequest,
+    ObjectRequest,
     SmallCount,
     Version,
     WireModel,
@@ -109,7 +109,7 @@ class QueryTableRequestFullTextQuery(WireModel):
     structured_query: StructuredFtsQuery | None = None
 
 
-class _Query(OperationRequest):
+class _Query(ObjectRequest):
     branch: Branch | None = None
     bypass_vector_index: bool | None = None
     columns: QueryTableRequestColumns | None = None
@@ -200,7 +200,7 @@ class QueryTableRequest(_Query):
         return pairs
 
 
-class ExplainTableQueryPlanRequest(OperationRequest):
+class ExplainTableQueryPlanRequest(ObjectRequest):
     """A query whose plan to show."""
 
     branch: Branch | None = None

@@ -11,7 +11,7 @@ from cluster.settings import LimitSettings
 from serve_app.wire.base import (
     Branch,
     Count,
-    OperationRequest,
+    ObjectRequest,
     OperationResponse,
     Properties,
     Version,
@@ -49,7 +49,7 @@ class MergeInsertIntoTableResponse(OperationResponse):
     version: Version | None = None
 
 
-class UpdateTableRequest(OperationRequest):
+class UpdateTableRequest(ObjectRequest):
     """What to assign, and to which rows."""
 
     branch: Branch | None = None
@@ -95,7 +95,7 @@ class UpdateTableResponse(OperationResponse):
         )
 
 
-class DeleteFromTableRequest(OperationRequest):
+class DeleteFromTableRequest(ObjectRequest):
     """Which rows to delete."""
 
     branch: Branch | None = None
@@ -119,7 +119,7 @@ class DeleteFromTableResponse(OperationResponse):
         )
 
 
-class CountTableRowsRequest(OperationRequest):
+class CountTableRowsRequest(ObjectRequest):
     """Which rows of which version to count."""
 
     version: Version | None = None

@@ -15,7 +15,7 @@ from serve_app.schema_json import Dialect, schema_to_json
 from serve_app.wire.base import (
     Branch,
     Count,
-    OperationRequest,
+    ObjectRequest,
     OperationResponse,
     Properties,
     Version,
@@ -61,7 +61,7 @@ class CreateTableResponse(OperationResponse):
         return cls(location=record.location.uri, properties=dict(record.properties))
 
 
-class DeclareTableRequest(OperationRequest):
+class DeclareTableRequest(ObjectRequest):
     """How to reserve a table's name."""
 
     location: str | None = None
@@ -91,7 +91,7 @@ class RegisterMode(StrEnum):
     OVERWRITE = "overwrite"
 
 
-class RegisterTableRequest(OperationRequest):
+class RegisterTableRequest(ObjectRequest):
     """Which data to give a name to."""
 
     location: str = Field(description="Folder of the table, relative to the database's.")
@@ -107,7 +107,7 @@ class RegisterTableResponse(OperationResponse):
     properties: Properties | None = None
 
 
-class DescribeTableRequest(OperationRequest):
+class DescribeTableRequest(ObjectRequest):
     """Which state of a table to describe, and how closely."""
 
     version: Version | None = None
@@ -157,7 +157,7 @@ class DescribeTableResponse(OperationResponse):
         )
 
 
-class TableExistsRequest(OperationRequest):
+class TableExistsRequest(ObjectRequest):
     """Which version must exist; any when absent."""
 
     version: Version | None = None
@@ -181,7 +181,7 @@ class DropTableResponse(OperationResponse):
         )
 
 
-class DeregisterTableRequest(OperationRequest):
+class DeregisterTableRequest(ObjectRequest):
     """Nothing but what every request may carry."""
 
 
@@ -203,7 +203,7 @@ class DeregisterTableResponse(OperationResponse):
         )
 
 
-class RestoreTableRequest(OperationRequest):
+class RestoreTableRequest(ObjectRequest):
     """Which version to make current again."""
 
     version: Version
@@ -216,7 +216,7 @@ class RestoreTableResponse(OperationResponse):
     transaction_id: str | None = None
 
 
-class RenameTableRequest(OperationRequest):
+class RenameTableRequest(ObjectRequest):
     """The new name."""
 
     new_table_name: str
@@ -229,7 +229,7 @@ class RenameTableResponse(OperationResponse):
     transaction_id: str | None = None
 
 
-class GetTableStatsRequest(OperationRequest):
+class GetTableStatsRequest(ObjectRequest):
     """Which branch to look at."""
 
     branch: Branch | None = None

@@ -3,7 +3,7 @@
 from serve_app.wire.base import (
     Branch,
     Count,
-    OperationRequest,
+    ObjectRequest,
     OperationResponse,
     PagedResponse,
     Version,
@@ -25,7 +25,7 @@ class ListTableTagsResponse(PagedResponse):
     tags: dict[str, TagContents]
 
 
-class GetTableTagVersionRequest(OperationRequest):
+class GetTableTagVersionRequest(ObjectRequest):
     """The tag to look up."""
 
     tag: str
@@ -38,7 +38,7 @@ class GetTableTagVersionResponse(OperationResponse):
     branch: Branch | None = None
 
 
-class CreateTableTagRequest(OperationRequest):
+class CreateTableTagRequest(ObjectRequest):
     """A tag and the version it is to name."""
 
     tag: str
@@ -52,7 +52,7 @@ class CreateTableTagResponse(OperationResponse):
     transaction_id: str | None = None
 
 
-class DeleteTableTagRequest(OperationRequest):
+class DeleteTableTagRequest(ObjectRequest):
     """The tag to delete."""
 
     tag: str
@@ -64,7 +64,7 @@ class DeleteTableTagResponse(OperationResponse):
     transaction_id: str | None = None
 
 
-class UpdateTableTagRequest(OperationRequest):
+class UpdateTableTagRequest(ObjectRequest):
     """A tag and the version it is to name from now on."""
 
     tag: str

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from serve_app.wire.base import OperationRequest, OperationResponse, Properties, WireModel
+from serve_app.wire.base import ObjectRequest, OperationResponse, Properties, WireModel
 
 
-class DescribeTransactionRequest(OperationRequest):
+class DescribeTransactionRequest(ObjectRequest):
     """Nothing but what every request may carry."""
 
 
@@ -47,7 +47,7 @@ class AlterTransactionAction(WireModel):
     unsetPropertyAction: AlterTransactionUnsetProperty | None = None
 
 
-class AlterTransactionRequest(OperationRequest):
+class AlterTransactionRequest(ObjectRequest):
     """Changes to make to a transaction."""
 
     actions: Annotated[list[AlterTransactionAction], Field(min_length=1)]

@@ -13,6 +13,7 @@ from serve_app.wire.base import (
     INT64_MAX,
     Branch,
     Count,
+    ObjectRequest,
     OperationRequest,
     OperationResponse,
     PagedResponse,
@@ -62,6 +63,8 @@ class ListTableVersionsResponse(PagedResponse):
         page_token: str | None,
         limit: int | None,
         limits: LimitSettings,
+        *,
+        descending: bool,
     ) -> "ListTableVersionsResponse":
         """The records after `page_token`, at most `limit` of them.
 
@@ -69,19 +72,20 @@ class ListTableVersionsResponse(PagedResponse):
             InvalidInput: a token that no page of a version listing has.
         """
         size = check_page_limit(limit, limits)
-        rest = list(records[_position_after(records, page_token) :])
+        rest = list(records[_position_after(records, page_token, descending) :])
         shown = rest if size is None else rest[:size]
         token = str(shown[-1].version) if len(shown) < len(rest) else None
         return cls(versions=[TableVersion.of(record) for record in shown], page_token=token)
 
 
-def _position_after(records: Sequence[VersionRecord], page_token: str | None) -> int:
+def _position_after(
+    records: Sequence[VersionRecord], page_token: str | None, descending: bool
+) -> int:
     if not page_token:
         return 0
     if not (page_token.isascii() and page_token.isdigit()):
         raise InvalidInput(f"page_token {page_token!r} is not one that a version listing gave")
     last = int(page_token)
-    descending = len(records) > 1 and records[0].version > records[-1].version
     # A record may have been deleted since the last page, so positions are found by comparison.
     for position, record in enumerate(records):
         if (record.version < last) if descending else (record.version > last):
@@ -89,7 +93,7 @@ def _position_after(records: Sequence[VersionRecord], page_token: str | None) ->
     return len(records)
 
 
-class CreateTableVersionRequest(OperationRequest):
+class CreateTableVersionRequest(ObjectRequest):
     """A version whose manifest the caller wrote."""
 
     version: Version
@@ -108,7 +112,7 @@ class CreateTableVersionResponse(OperationResponse):
     version: TableVersion | None = None
 
 
-class DescribeTableVersionRequest(OperationRequest):
+class DescribeTableVersionRequest(ObjectRequest):
     """Which version to describe; the latest when absent."""
 
     version: Version | None = None
@@ -128,7 +132,7 @@ class VersionRange(WireModel):
     end_version: Annotated[int, Field(ge=-1, le=INT64_MAX)]
 
 
-class BatchDeleteTableVersionsRequest(OperationRequest):
+class BatchDeleteTableVersionsRequest(ObjectRequest):
     """Version records to delete; 0 to -1 is all of them."""
 
     branch: Branch | None = None

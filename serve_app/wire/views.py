@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from serve_app.wire.base import FieldPath, OperationRequest, OperationResponse, Version, WireModel
+from serve_app.wire.base import FieldPath, ObjectRequest, OperationResponse, Version, WireModel
 
 
 class MaterializedViewUdtfEntry(WireModel):
@@ -27,7 +27,7 @@ class MaterializedViewUdtfEntry(WireModel):
     manifest_checksum: str | None = None
 
 
-class CreateMaterializedViewRequest(OperationRequest):
+class CreateMaterializedViewRequest(ObjectRequest):
     """A view's definition."""
 
     kind: str = Field(description="query, udtf or chunker.")
@@ -49,7 +49,7 @@ class CreateMaterializedViewResponse(OperationResponse):
     job_id: str | None = None
 
 
-class RefreshMaterializedViewRequest(OperationRequest):
+class RefreshMaterializedViewRequest(ObjectRequest):
     """How to refresh a view."""
 
     src_version: int | None = None
