@@ -40,7 +40,10 @@ class ArrowReader(Protocol):
     has arrived and is valid.
     """
 
-    closed: bool
+    @property
+    def closed(self) -> bool:
+        """Whether the file was closed."""
+        ...
 
     def read(self, size: int = -1, /) -> bytes:
         """The next bytes; empty at the end."""

@@ -58,7 +58,9 @@ class FakeAuthenticator:
     """Knows `admin` and whatever keys a test adds; a bearer token is a key too."""
 
     def __init__(self) -> None:
-        self.grants = {"admin": ("list+read+write+alter+drop+manage+execute_code:*",)}
+        self.grants: dict[str, tuple[str, ...]] = {
+            "admin": ("list+read+write+alter+drop+manage+execute_code:*",)
+        }
 
     def add(self, key: str, *grants: str) -> None:
         """Let `key` have `grants`."""

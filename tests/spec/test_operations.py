@@ -6,7 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from lance_namespace.errors import ErrorCode as SpecifiedCode
-from lance_namespace_urllib3_client import ApiClient, api, models
+from lance_namespace_urllib3_client import api, models
+from lance_namespace_urllib3_client.api_client import ApiClient
 
 from cluster.errors import ErrorCode
 from serve_app.app import build_api
@@ -64,8 +65,9 @@ OPERATIONS = {
 
 def specified_operations() -> dict[tuple[str, str], tuple[str, set[str]]]:
     """(method, path) -> (operation, query parameters), from what the client would send."""
-    found = {}
-    for _, cls in inspect.getmembers(api, inspect.isclass):
+    found: dict[tuple[str, str], tuple[str, set[str]]] = {}
+    classes: list[Any] = [cls for _, cls in inspect.getmembers(api, inspect.isclass)]
+    for cls in classes:
         client = cls(ApiClient())
         for name, _ in inspect.getmembers(cls, inspect.isfunction):
             serialize = getattr(client, f"_{name}_serialize", None)
