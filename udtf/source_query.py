@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlglot
+from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, Tokenizer, TokenType
@@ -29,6 +30,10 @@ _EXPRESSION_TOKENS = _NAMES | {
         " BOOLEAN SMALLINT INT BIGINT FLOAT DOUBLE VARCHAR TEXT DATE TIMESTAMP"
     ).split()
 }
+_CONSTANTS = frozenset({TokenType.NULL, TokenType.TRUE, TokenType.FALSE})
+_OPERANDS = _NAMES | _CONSTANTS | {TokenType.NUMBER, TokenType.STRING}
+# Of one expression; outside parentheses they separate or name expressions.
+_INNER_TOKENS = frozenset({TokenType.COMMA, TokenType.ALIAS})
 
 
 class _LanceSql(Dialect):  # type: ignore[misc]  # sqlglot is not followed by mypy
@@ -67,7 +72,7 @@ def _plain_select(text: str) -> str | None:
     if tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
     types = [token.token_type for token in tokens]
-    if any(token.comments for token in tokens) or types.count(TokenType.FROM) != 1:
+    if types.count(TokenType.FROM) != 1 or not all(_is_plain(token) for token in tokens):
         return None
     start = types.index(TokenType.FROM)
     if types[0] is not TokenType.SELECT or not _is_one_table(tokens[start + 1 :]):
@@ -75,13 +80,22 @@ def _plain_select(text: str) -> str | None:
     named = [tokens[start + 1]]
     items = list(_items(tokens[1:start]))
     for item in items:
-        if item and item[-1].token_type in _NAMES and len(item) > 2 and _has_alias(item):
+        if len(item) > 2 and _has_alias(item):
             named.append(item[-1])
         elif not _is_column(item) and not (len(items) == 1 and _is_star(item)):
             return None
     # The tokens are of the form; the parser says whether the expressions between them are any.
-    sqlglot.parse_one(text, dialect=_LanceSql)
+    tree = sqlglot.parse_one(text, dialect=_LanceSql)
+    stars = [star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
+    if len(stars) > _is_star(items[0]):
+        return None
     return _with_quoted(text, named)
+
+
+def _is_plain(token: Token) -> bool:
+    """Whether LanceDB reads the token as sqlglot does: no comments, no parameters."""
+    bare = token.token_type is TokenType.VAR
+    return not token.comments and (not bare or token.text.isidentifier())
 
 
 def _is_one_table(tokens: Sequence[Token]) -> bool:
@@ -91,7 +105,8 @@ def _is_one_table(tokens: Sequence[Token]) -> bool:
     rest = list(tokens[1:])
     if len(rest) >= 2 and rest[-2].token_type is TokenType.LIMIT:
         limit = rest[-1]
-        if not limit.text.isdecimal() or int(limit.text) >= 2**63:
+        digits = limit.text.isascii() and limit.text.isdecimal()
+        if not digits or int(limit.text) >= 2**63:
             return False
         del rest[-2:]
     if not rest:
@@ -111,7 +126,9 @@ def _items(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
 
 
 def _has_alias(item: Sequence[Token]) -> bool:
-    return item[-2].token_type is TokenType.ALIAS and _is_expression(item[:-2])
+    alias, name = item[-2:]
+    named = alias.token_type is TokenType.ALIAS and name.token_type in _NAMES
+    return named and _is_expression(item[:-2])
 
 
 def _is_column(item: Sequence[Token]) -> bool:
@@ -127,7 +144,33 @@ def _is_star(item: Sequence[Token]) -> bool:
 
 
 def _is_expression(tokens: Sequence[Token]) -> bool:
-    return bool(tokens) and all(token.token_type in _EXPRESSION_TOKENS for token in tokens)
+    """Whether the tokens may be one expression: what sqlglot accepts beyond LanceDB is refused."""
+    depth = cases = 0
+    previous = [TokenType.COMMA, TokenType.COMMA]
+    for token in tokens:
+        kind = token.token_type
+        depth += (kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN)
+        cases += (kind is TokenType.CASE) - (kind is TokenType.END)
+        if kind not in _EXPRESSION_TOKENS or (depth == 0 and kind in _INNER_TOKENS) or cases < 0:
+            return False
+        if not _may_follow(kind, previous):
+            return False
+        previous = [previous[1], kind]
+    return bool(tokens) and _may_follow(TokenType.COMMA, previous)
+
+
+def _may_follow(kind: TokenType, previous: list[TokenType]) -> bool:
+    if previous[1] is TokenType.IN:
+        return kind is TokenType.L_PAREN
+    if previous[1] is TokenType.DOT:
+        return kind in _NAMES
+    if previous[1] is TokenType.L_PAREN and kind is TokenType.R_PAREN:
+        return previous[0] is TokenType.VAR
+    if previous == [TokenType.IS, TokenType.NOT]:
+        return kind in _CONSTANTS
+    if previous[1] is TokenType.IS:
+        return kind in _CONSTANTS or kind is TokenType.NOT
+    return not (kind in _OPERANDS and previous[1] in _OPERANDS)
 
 
 def _with_quoted(text: str, names: Sequence[Token]) -> str:

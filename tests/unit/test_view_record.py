@@ -69,6 +69,23 @@ QUERIES = {
     "SELECT id FROM docs; DROP TABLE docs": None,
     "SELECT id FROM docs -- all": None,
     "SELECT id FROM docs WHERE a DIV b": None,
+    "SELECT count(*) AS n, f() AS g FROM docs WHERE v IS NOT NULL": (
+        "SELECT count(*) AS `n`, f() AS `g` FROM `docs` WHERE v IS NOT NULL"
+    ),
+    # What sqlglot parses and LanceDB does not.
+    "SELECT AS b AS a FROM docs": None,
+    "SELECT * AS a FROM docs": None,
+    "SELECT * FROM docs WHERE *": None,
+    "SELECT id FROM docs WHERE a, b": None,
+    "SELECT id FROM docs WHERE a,": None,
+    "SELECT id FROM docs WHERE a IN b": None,
+    "SELECT id FROM docs WHERE a IS b": None,
+    "SELECT id FROM docs WHERE a IS NOT b": None,
+    "SELECT id FROM docs WHERE v .5": None,
+    "SELECT id FROM docs WHERE ()": None,
+    "SELECT id, end AS a FROM docs": None,
+    "SELECT $1 FROM docs": None,
+    "SELECT id FROM docs LIMIT \uff13": None,
     "FROM docs SELECT id": None,
     "WITH a AS (SELECT 1) SELECT id FROM a": None,
     "SELECT " + "(" * 5_000 + "v" + ")" * 5_000 + " AS x FROM docs": None,
