@@ -1,0 +1,1 @@
+"""Measurements of the whole server beside Lance's own; see README.md."""

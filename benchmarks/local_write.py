@@ -1,0 +1,48 @@
+"""The same rows written by Lance in a process of its own: what an upload is compared with."""
+
+import multiprocessing
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from benchmarks.memory import MemoryWatch
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWrite:
+    """Seconds of `lance.write_dataset`, and the peak growth of its process meanwhile."""
+
+    seconds: float
+    growth_bytes: int
+
+
+def write_locally(source: Path, target: Path) -> LocalWrite:
+    """Write an Arrow IPC stream to a new table."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_write, args=(there, str(source), str(target)), daemon=True)
+    process.start()
+    here.recv()
+    assert process.pid is not None
+    with MemoryWatch([process.pid]) as watch:
+        here.send("go")
+        seconds: float = here.recv()
+    here.send("end")
+    process.join()
+    return LocalWrite(seconds, watch.growth_bytes()[process.pid])
+
+
+def _write(parent: Connection, source: str, target: str) -> None:
+    """Import first, then write when told; stay until told, so that the last sample is real."""
+    from time import perf_counter
+
+    import lance
+    import pyarrow as pa
+
+    parent.send("ready")
+    parent.recv()
+    started_s = perf_counter()
+    with pa.OSFile(source, "rb") as file:
+        lance.write_dataset(pa.ipc.open_stream(file), target)
+    parent.send(perf_counter() - started_s)
+    parent.recv()

@@ -1,0 +1,64 @@
+"""Peak memory of processes, sampled from /proc."""
+
+import resource
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+import psutil  # type: ignore[import-untyped]
+
+SAMPLE_INTERVAL_S = 0.02
+_PAGE_BYTES = resource.getpagesize()
+
+
+class MemoryWatch:
+    """Samples the resident memory of some processes while its block runs.
+
+    Resident memory counts shared pages too, so its growth is never less than what a process takes
+    for itself.
+    """
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._first = {pid: _resident_bytes(pid) for pid in pids}
+        self._peak = dict(self._first)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def growth_bytes(self) -> dict[int, int]:
+        """For each process, by how much its memory exceeded that at the start, at most."""
+        return {pid: self._peak[pid] - first for pid, first in self._first.items()}
+
+    def _sample(self) -> None:
+        while not self._ended.wait(SAMPLE_INTERVAL_S):
+            for pid, peak in self._peak.items():
+                self._peak[pid] = max(peak, _resident_bytes(pid))
+
+
+def process_tree(pid: int) -> dict[int, str]:
+    """The process and all that it started, with their names as Ray gives them."""
+    root = psutil.Process(pid)
+    found = {}
+    for process in [root, *root.children(recursive=True)]:
+        try:
+            found[process.pid] = " ".join(process.cmdline()[:1]) or process.name()
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _resident_bytes(pid: int) -> int:
+    """0 for a process that has ended."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return pages * _PAGE_BYTES

@@ -1,0 +1,208 @@
+"""What was measured, for people and, in one line of JSON, for programs."""
+
+import json
+import os
+import platform
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from statistics import median
+from typing import Any
+
+from benchmarks.load import Measured
+
+_PACKAGES = ("pylance", "ray", "pyarrow", "fastapi", "uvicorn")
+
+
+@dataclass(slots=True)
+class Side:
+    """One server at one point: the figures of each round and what went wrong in all of them."""
+
+    rates: list[float] = field(default_factory=list)
+    p50_ms: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    rows_acknowledged: int = 0
+    rows_lost: int = 0
+    rows_doubled: int = 0
+
+    def add(self, measured: Measured) -> None:
+        """Take the figures of one measurement."""
+        self.rates.append(measured.rate)
+        self.p50_ms.append(measured.p50_ms)
+        self.p99_ms.append(measured.p99_ms)
+        self.errors.update(measured.errors)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every answer was right and every acknowledged row is there once."""
+        return not (self.errors or self.rows_lost or self.rows_doubled)
+
+    def summary(self) -> dict[str, Any]:
+        """Medians over the rounds, and the rounds."""
+        return {
+            "per_second": round(median(self.rates), 1),
+            "p50_ms": round(median(self.p50_ms), 3),
+            "p99_ms": round(median(self.p99_ms), 3),
+            "rounds": [round(rate, 1) for rate in self.rates],
+            "errors": dict(self.errors),
+            "rows_acknowledged": self.rows_acknowledged,
+            "rows_lost": self.rows_lost,
+            "rows_doubled": self.rows_doubled,
+        }
+
+
+@dataclass(slots=True)
+class Point:
+    """One operation at one number of connections; the peer is measured around each round."""
+
+    operation: str
+    connections: int
+    destrier: Side = field(default_factory=Side)
+    peer: Side = field(default_factory=Side)
+
+    def ratio(self) -> float:
+        """Destrier's rate by the peer's before and after, the median over the rounds."""
+        around = zip(self.peer.rates, self.peer.rates[1:], strict=False)
+        return median(
+            2 * rate / (before + after)
+            for rate, (before, after) in zip(self.destrier.rates, around, strict=True)
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "operation": self.operation,
+            "connections": self.connections,
+            "destrier": self.destrier.summary(),
+            "peer": self.peer.summary(),
+            "ratio": round(self.ratio(), 3),
+        }
+
+
+@dataclass(slots=True)
+class UploadRound:
+    """One upload, and the in-process writes around it."""
+
+    seconds: float
+    local_seconds: float
+    replica_growth_mb: float
+    largest_growth_mb: float
+    largest_growth_process: str
+    local_growth_mb: float
+
+
+@dataclass(slots=True)
+class Upload:
+    """A large insert beside `lance.write_dataset`."""
+
+    bytes: int
+    rows: int
+    peer_answer: str
+    rounds: list[UploadRound] = field(default_factory=list)
+    is_right: bool = True
+
+    def ratio(self) -> float:
+        """Seconds by those in process, the median over the rounds."""
+        return median(item.seconds / item.local_seconds for item in self.rounds)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "bytes": self.bytes,
+            "rows": self.rows,
+            "seconds": round(median(item.seconds for item in self.rounds), 3),
+            "local_seconds": round(median(item.local_seconds for item in self.rounds), 3),
+            "ratio": round(self.ratio(), 3),
+            "replica_growth_mb": round(max(item.replica_growth_mb for item in self.rounds), 1),
+            "local_growth_mb": round(max(item.local_growth_mb for item in self.rounds), 1),
+            "is_right": self.is_right,
+            "peer": self.peer_answer,
+            "rounds": [asdict(item) for item in self.rounds],
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """One run."""
+
+    options: dict[str, Any]
+    replicas: int
+    generator_per_second: dict[int, float]
+    points: list[Point] = field(default_factory=list)
+    upload: Upload | None = None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether Destrier answered every request rightly and lost or doubled nothing."""
+        uploaded = self.upload is None or self.upload.is_right
+        return uploaded and all(point.destrier.is_right for point in self.points)
+
+    def json_line(self) -> str:
+        """The whole report in one line."""
+        return json.dumps(
+            {
+                "benchmark": "serving",
+                "options": self.options,
+                "machine": {
+                    "cpus": len(os.sched_getaffinity(0)),
+                    "system": platform.platform(),
+                    "python": platform.python_version(),
+                    "packages": {name: metadata.version(name) for name in _PACKAGES},
+                },
+                "replicas": self.replicas,
+                "generator_per_second": self.generator_per_second,
+                "points": [point.summary() for point in self.points],
+                "upload": None if self.upload is None else self.upload.summary(),
+                "is_right": self.is_right,
+            }
+        )
+
+    def text(self) -> str:
+        """The table for people."""
+        lines = [
+            f"{'':<24}{'destrier':>30}{'peer':>30}",
+            f"{'operation':<12}{'conns':>6}{'':<6}{'/s':>10}{'p50 ms':>10}{'p99 ms':>10}"
+            f"{'/s':>10}{'p50 ms':>10}{'p99 ms':>10}{'ratio':>8}",
+            *(_point_line(point) for point in self.points),
+        ]
+        for point in self.points:
+            for name, side in (("destrier", point.destrier), ("peer", point.peer)):
+                if not side.is_right:
+                    lines.append(_trouble_line(point, name, side))
+        if self.upload is not None:
+            lines += _upload_lines(self.upload)
+        rates = ", ".join(f"{rate:.0f}/s at {n}" for n, rate in self.generator_per_second.items())
+        lines.append(f"the load generator against a server that does nothing: {rates}")
+        return "\n".join(lines)
+
+
+def _point_line(point: Point) -> str:
+    cells = "".join(
+        f"{median(side.rates):>10.0f}{median(side.p50_ms):>10.2f}{median(side.p99_ms):>10.2f}"
+        for side in (point.destrier, point.peer)
+    )
+    return f"{point.operation:<12}{point.connections:>6}{'':<6}{cells}{point.ratio():>8.2f}"
+
+
+def _trouble_line(point: Point, name: str, side: Side) -> str:
+    errors = ", ".join(f"{count} x {what}" for what, count in side.errors.items()) or "no error"
+    return (
+        f"  {name}, {point.operation} at {point.connections}: {errors}; of"
+        f" {side.rows_acknowledged} acknowledged rows {side.rows_lost} lost,"
+        f" {side.rows_doubled} doubled"
+    )
+
+
+def _upload_lines(upload: Upload) -> list[str]:
+    found = upload.summary()
+    largest = max(upload.rounds, key=lambda item: item.largest_growth_mb)
+    return [
+        f"insert of {upload.bytes / 1e6:.0f} MB, {upload.rows} rows: {found['seconds']:.2f} s,"
+        f" in process {found['local_seconds']:.2f} s, ratio {found['ratio']:.2f};"
+        f" rows {'right' if upload.is_right else 'WRONG'}",
+        f"  memory: replica +{found['replica_growth_mb']:.0f} MB, largest of all processes"
+        f" +{largest.largest_growth_mb:.0f} MB ({largest.largest_growth_process}),"
+        f" in process +{found['local_growth_mb']:.0f} MB",
+        f"  the peer answers {upload.peer_answer}",
+    ]

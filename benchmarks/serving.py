@@ -1,0 +1,273 @@
+"""Measure Destrier beside Lance's own REST server, in one run on one machine.
+
+    python -m benchmarks.serving [--rounds N] [--seconds S] [--quick] [--only NAME]
+
+README.md says what is measured and how to read it. The last line of the output is JSON. The exit
+code is 1 if Destrier gave a wrong answer or lost or doubled a row.
+"""
+
+import argparse
+import multiprocessing
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import rmtree
+
+import lance
+import numpy as np
+
+from benchmarks import load, servers
+from benchmarks.ceiling import trivial_server
+from benchmarks.load import Load, Measured, Request
+from benchmarks.local_write import LocalWrite, write_locally
+from benchmarks.memory import MemoryWatch, process_tree
+from benchmarks.report import Point, Report, Side, Upload, UploadRound
+from benchmarks.servers import RunningServer
+from benchmarks.tables import (
+    ROW_SCHEMA,
+    UPLOAD_SCHEMA,
+    Tables,
+    UploadFile,
+    count_request,
+    insert_request,
+    rows,
+    same_rows,
+    stream_of,
+    upload_head,
+    write_upload_file,
+)
+
+CONNECTIONS = (1, 8, 32)
+COUNTED_ROWS = 1_000_000
+COUNTED = "counted"
+# Rows that are in a table before its load begins: of its creation and of one insert, which starts
+# what the server starts for a table.
+FIRST_ROWS = [-2, -1]
+# Over the peer's bound of 2 MiB.
+REFUSED_BYTES = 3 << 20
+MB = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How much to measure."""
+
+    rounds: int
+    seconds: float
+    upload_bytes: int
+    only: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """Both servers and the process that sends."""
+
+    options: Options
+    destrier: RunningServer
+    peer: RunningServer
+    sender: ProcessPoolExecutor
+    folder: Path
+
+    def send(self, server: RunningServer, request: Request, connections: int) -> Measured:
+        """Put load on a server."""
+        wanted = Load(server.address, request, connections, self.options.seconds)
+        return self.sender.submit(load.run, wanted).result()
+
+
+def main() -> int:
+    """Measure and print."""
+    options = _options()
+    with _measuring(options) as measuring:
+        report = Report(
+            options={
+                "rounds": options.rounds,
+                "seconds": options.seconds,
+                "upload_bytes": options.upload_bytes,
+            },
+            replicas=len(_replicas(measuring.destrier)),
+            generator_per_second=_ceiling(measuring),
+        )
+        if options.only in (None, "count_rows"):
+            report.points += measure_count_rows(measuring)
+        if options.only in (None, "insert"):
+            report.points += measure_inserts(measuring)
+        if options.only in (None, "upload"):
+            report.upload = measure_upload(measuring)
+    print(report.text())
+    print(report.json_line())
+    return 0 if report.is_right else 1
+
+
+def _options() -> Options:
+    parser = argparse.ArgumentParser(description="Measure Destrier beside its peer.")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per point (3)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds per measurement (3)")
+    parser.add_argument("--upload-bytes", type=int, default=1 << 30, help="large insert (1 GiB)")
+    parser.add_argument("--quick", action="store_true", help="a look: 1 round, 1 s, 128 MiB")
+    parser.add_argument("--only", choices=("count_rows", "insert", "upload"), help="one part")
+    args = parser.parse_args()
+    if args.quick:
+        return Options(1, 1.0, 128 << 20, args.only)
+    return Options(args.rounds, args.seconds, args.upload_bytes, args.only)
+
+
+@contextmanager
+def _measuring(options: Options) -> Iterator[Measuring]:
+    context = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory(prefix="destrier-benchmark-") as name,
+        ProcessPoolExecutor(1, mp_context=context) as sender,
+        servers.destrier(Path(name) / "destrier") as destrier,
+        servers.peer(Path(name) / "peer") as peer,
+    ):
+        yield Measuring(options, destrier, peer, sender, Path(name))
+
+
+def _replicas(destrier: RunningServer) -> list[int]:
+    return [pid for pid, name in process_tree(destrier.pid).items() if "ServeReplica" in name]
+
+
+def _ceiling(measuring: Measuring) -> dict[int, float]:
+    """The generator's own rate at each number of connections."""
+    request = count_request(measuring.peer, COUNTED, COUNTED_ROWS)
+    with trivial_server() as address:
+        server = replace(measuring.peer, address=address)
+        return {n: measuring.send(server, request, n).rate for n in CONNECTIONS}
+
+
+# --- count_rows -----------------------------------------------------------------------------------
+
+
+def measure_count_rows(measuring: Measuring) -> list[Point]:
+    """Counts of one table that does not change."""
+    table = rows(np.arange(COUNTED_ROWS))
+    Tables(measuring.destrier).create(COUNTED, stream_of(table))
+    # The peer refuses so large a body, so its table is written beside it.
+    peer_tables = Tables(measuring.peer)
+    peer_tables.create(COUNTED, stream_of(table.slice(0, 1)))
+    lance.write_dataset(table, peer_tables.open(COUNTED).uri, mode="overwrite")
+    requests = {
+        server.name: count_request(server, COUNTED, COUNTED_ROWS)
+        for server in (measuring.destrier, measuring.peer)
+    }
+
+    def measure(server: RunningServer, side: Side, connections: int) -> None:
+        side.add(measuring.send(server, requests[server.name], connections))
+
+    points = [Point("count_rows", connections) for connections in CONNECTIONS]
+    for point in points:
+        measure(measuring.peer, point.peer, point.connections)
+        for _ in range(measuring.options.rounds):
+            measure(measuring.destrier, point.destrier, point.connections)
+            measure(measuring.peer, point.peer, point.connections)
+    return points
+
+
+# --- inserts of one row ---------------------------------------------------------------------------
+
+
+def measure_inserts(measuring: Measuring) -> list[Point]:
+    """One-row inserts into one table, a new one for each measurement."""
+    points = [Point("insert", connections) for connections in CONNECTIONS]
+    for point in points:
+        _insert(measuring, measuring.peer, point.peer, point.connections)
+        for _ in range(measuring.options.rounds):
+            _insert(measuring, measuring.destrier, point.destrier, point.connections)
+            _insert(measuring, measuring.peer, point.peer, point.connections)
+    return points
+
+
+def _insert(measuring: Measuring, server: RunningServer, side: Side, connections: int) -> None:
+    name = f"inserted_{connections}_{len(side.rates)}"
+    tables = Tables(server)
+    tables.create(name, stream_of(rows(FIRST_ROWS[:1])))
+    tables.insert(name, stream_of(rows(FIRST_ROWS[1:])))
+    measured = measuring.send(server, insert_request(server, name), connections)
+    side.add(measured)
+    _check_rows(tables, name, measured, side)
+    tables.drop(name)
+
+
+def _check_rows(tables: Tables, name: str, measured: Measured, side: Side) -> None:
+    """Compare what was acknowledged with what the table's files hold, row by row."""
+    acknowledged = {*FIRST_ROWS, *measured.acknowledged}
+    dataset = tables.open(name)
+    assert dataset.schema.equals(ROW_SCHEMA)
+    found = Counter(dataset.to_table(columns=["number"]).column(0).to_pylist())
+    side.rows_acknowledged += len(measured.acknowledged)
+    side.rows_lost += len(acknowledged - found.keys())
+    side.rows_doubled += sum(count - 1 for count in found.values())
+    if found.keys() - acknowledged - set(measured.uncertain):
+        side.errors["rows of refused requests"] += 1
+    if tables.count_rows(name) != found.total():
+        side.errors["wrong count"] += 1
+
+
+# --- a large insert -------------------------------------------------------------------------------
+
+
+def measure_upload(measuring: Measuring) -> Upload:
+    """A large Arrow stream, inserted into a table and written in process."""
+    source = write_upload_file(measuring.folder / "upload.arrows", measuring.options.upload_bytes)
+    upload = Upload(source.bytes, source.rows, _ask_peer(measuring))
+    target = measuring.folder / "local.lance"
+    before = _write_locally(source, target)
+    for number in range(measuring.options.rounds):
+        found, name = _upload(measuring, source, f"uploaded_{number}")
+        tables = Tables(measuring.destrier)
+        is_right = same_rows(tables.open(name), lance.dataset(str(target)))
+        upload.is_right = upload.is_right and is_right and tables.count_rows(name) == source.rows
+        tables.drop(name)
+        after = _write_locally(source, target)
+        found.local_seconds = (before.seconds + after.seconds) / 2
+        found.local_growth_mb = max(before.growth_bytes, after.growth_bytes) / MB
+        upload.rounds.append(found)
+        before = after
+    return upload
+
+
+def _write_locally(source: UploadFile, target: Path) -> LocalWrite:
+    rmtree(target, ignore_errors=True)
+    return write_locally(source.path, target)
+
+
+def _upload(measuring: Measuring, source: UploadFile, name: str) -> tuple[UploadRound, str]:
+    server = measuring.destrier
+    Tables(server).create(name, stream_of(UPLOAD_SCHEMA.empty_table()))
+    processes = process_tree(server.pid)
+    replicas = _replicas(server)
+    head = upload_head(server, name, source.bytes)
+    with MemoryWatch(processes) as watch:
+        uploaded = measuring.sender.submit(load.upload, server.address, head, source.path).result()
+    if uploaded.status != 200:
+        raise RuntimeError(f"destrier: insert {name}: {uploaded.body.decode()}")
+    growth = watch.growth_bytes()
+    largest = max(growth, key=lambda pid: growth[pid])
+    found = UploadRound(
+        seconds=uploaded.seconds,
+        local_seconds=0.0,
+        replica_growth_mb=max(growth[pid] for pid in replicas) / MB,
+        largest_growth_mb=growth[largest] / MB,
+        largest_growth_process=processes[largest],
+        local_growth_mb=0.0,
+    )
+    return found, name
+
+
+def _ask_peer(measuring: Measuring) -> str:
+    """What the peer says to an insert that it finds too large."""
+    server = measuring.peer
+    small = write_upload_file(measuring.folder / "small.arrows", REFUSED_BYTES)
+    Tables(server).create("uploaded", stream_of(rows(FIRST_ROWS)))
+    head = upload_head(server, "uploaded", small.bytes)
+    answer = measuring.sender.submit(load.upload, server.address, head, small.path).result()
+    return f"{answer.status} to {small.bytes / MB:.1f} MB"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

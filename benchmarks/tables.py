@@ -1,0 +1,158 @@
+"""The tables that are measured, and the requests about them as bytes."""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import lance
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.load import Request
+from benchmarks.servers import RunningServer
+
+ROW_SCHEMA = pa.schema(
+    [("number", pa.int64()), ("name", pa.string()), ("price", pa.float64())],
+)
+# A number that no request has, to find where its bytes are.
+_MARK = 0x1122334455667788
+_VECTOR_DIMENSIONS = 128
+UPLOAD_SCHEMA = pa.schema(
+    [("number", pa.int64()), ("vector", pa.list_(pa.float32(), _VECTOR_DIMENSIONS))]
+)
+_UPLOAD_BATCH_ROWS = 8_192
+_ARROW = "application/vnd.apache.arrow.stream"
+_TIMEOUT_S = 120.0
+
+
+class Tables:
+    """The tables of one server, over HTTP."""
+
+    def __init__(self, server: RunningServer) -> None:
+        host, port = server.address
+        self._server = server
+        self._client = httpx.Client(
+            base_url=f"http://{host}:{port}",
+            headers={"x-api-key": server.api_key},
+            timeout=_TIMEOUT_S,
+            trust_env=False,
+        )
+
+    def create(self, name: str, data: bytes) -> None:
+        """Make a table of an Arrow stream."""
+        self._post(name, "create", data, _ARROW)
+
+    def insert(self, name: str, data: bytes) -> None:
+        """Append an Arrow stream."""
+        self._post(name, "insert", data, _ARROW)
+
+    def drop(self, name: str) -> None:
+        """Drop the table."""
+        self._post(name, "drop", b"", "application/json")
+
+    def count_rows(self, name: str) -> int:
+        """The number of rows."""
+        return int(self._post(name, "count_rows", b"{}", "application/json").text)
+
+    def open(self, name: str) -> lance.LanceDataset:
+        """The table as its files say, without the server."""
+        described = self._post(name, "describe", b"{}", "application/json").json()
+        return lance.dataset(described["location"])
+
+    def _post(self, name: str, verb: str, body: bytes, content_type: str) -> httpx.Response:
+        answer = self._client.post(
+            f"/v1/table/{name}/{verb}", content=body, headers={"content-type": content_type}
+        )
+        if answer.status_code != 200:
+            raise RuntimeError(f"{self._server.name}: {verb} {name}: {answer.text}")
+        return answer
+
+
+def stream_of(table: pa.Table) -> bytes:
+    """An Arrow IPC stream."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def rows(numbers: Sequence[int] | np.ndarray) -> pa.Table:
+    """Rows of the tables that are counted and inserted into."""
+    numbers = np.asarray(numbers, dtype=np.int64)
+    names = pa.array([f"name {number % 1_000}" for number in numbers.tolist()])
+    return pa.table([pa.array(numbers), names, pa.array(numbers / 7)], schema=ROW_SCHEMA)
+
+
+def count_request(server: RunningServer, name: str, expected: int) -> Request:
+    """Count a table's rows, which are `expected`."""
+    head = _head(server, name, "count_rows", "application/json", 2)
+    return Request(head, b"\r\n\r\n{}", expected=str(expected).encode())
+
+
+def insert_request(server: RunningServer, name: str) -> Request:
+    """Insert one row, whose number is the request's."""
+    body = stream_of(rows([_MARK]))
+    before, mark, after = body.partition(_MARK.to_bytes(8, "little"))
+    assert mark and mark not in after
+    head = _head(server, name, "insert", _ARROW, len(body))
+    return Request(head, b"\r\n\r\n" + before, after)
+
+
+def upload_head(server: RunningServer, name: str, size: int) -> bytes:
+    """The head of an insert of `size` bytes."""
+    return _head(server, name, "insert", _ARROW, size) + b"0000000000000000\r\n\r\n"
+
+
+def _head(server: RunningServer, name: str, verb: str, content_type: str, size: int) -> bytes:
+    """The head of a request up to the value of its last header, the request id."""
+    host, port = server.address
+    return (
+        f"POST /v1/table/{name}/{verb} HTTP/1.1\r\n"
+        f"host: {host}:{port}\r\n"
+        "user-agent: destrier-benchmark\r\n"
+        "accept: */*\r\n"
+        f"content-type: {content_type}\r\n"
+        f"content-length: {size}\r\n"
+        f"x-api-key: {server.api_key}\r\n"
+        "x-request-id: "
+    ).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class UploadFile:
+    """An Arrow IPC stream on disk, uncompressed."""
+
+    path: Path
+    rows: int
+    bytes: int
+
+
+def write_upload_file(path: Path, size: int) -> UploadFile:
+    """Write a stream of at least `size` bytes of random vectors."""
+    written = 0
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, UPLOAD_SCHEMA) as writer:
+        for batch in _upload_batches(size):
+            writer.write_batch(batch)
+            written += batch.num_rows
+    return UploadFile(path, written, path.stat().st_size)
+
+
+def _upload_batches(size: int) -> Iterator[pa.RecordBatch]:
+    random = np.random.default_rng(0)
+    row_bytes = 8 + 4 * _VECTOR_DIMENSIONS
+    for start in range(0, -(-size // row_bytes), _UPLOAD_BATCH_ROWS):
+        numbers = pa.array(np.arange(start, start + _UPLOAD_BATCH_ROWS))
+        values = random.random(_UPLOAD_BATCH_ROWS * _VECTOR_DIMENSIONS, dtype=np.float32)
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(values), _VECTOR_DIMENSIONS)
+        yield pa.record_batch([numbers, vectors], schema=UPLOAD_SCHEMA)
+
+
+def same_rows(one: lance.LanceDataset, other: lance.LanceDataset) -> bool:
+    """Whether two tables hold the same rows in the same order; reads a sample of the vectors."""
+    numbers = [table.to_table(columns=["number"]) for table in (one, other)]
+    if not numbers[0].equals(numbers[1]):
+        return False
+    sample = np.random.default_rng(1).integers(0, len(numbers[0]), 1_000).tolist()
+    return bool(one.take(sample).equals(other.take(sample)))
