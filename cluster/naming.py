@@ -6,6 +6,8 @@ from cluster.identifiers import TableRef
 
 TABLE_PREFIX = "table:"
 CATALOG_PREFIX = "catalog:"
+# The one actor of a deployment that runs distributed plans.
+PLAN_ACTOR = "plans"
 
 
 def catalog_actor_name(database: str) -> str:
