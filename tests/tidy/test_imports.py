@@ -23,7 +23,7 @@ PLACES = {
     "pydantic": ("cluster/settings.py", "serve_app/"),
     "daft": ("cluster/runtime.py", "actors/daft_plans.py"),
     "lance": ("actors/",),
-    "sqlglot": ("actors/sql.py", "actors/sql_tokens.py", "udtf/source_query.py"),
+    "sqlglot": ("actors/sql", "udtf/source_query.py"),
     "uvicorn": ("serve_app/listener.py",),
     "httpx": ("serve_app/jwt_tokens.py",),
     "jwt": ("serve_app/jwt_tokens.py",),
