@@ -121,7 +121,7 @@ class _EncodedScan:
         try:
             try:
                 self._encode()
-            except Exception as error:  # noqa: BLE001 - it belongs to the request, not to this thread
+            except Exception as error:  # noqa: BLE001 - it is the request's, not this thread's
                 self._deliver(error)
         except _Closed:
             return

@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve_app.dependencies import Call, identify, open_call
 from serve_app.problems import answer_error
 from serve_app.routers import rows
-from serve_app.routing import operation_id
 from serve_app.wire.base import WireModel
 from serve_app.wire.queries import QueryTableRequest
 from serve_app.wire.rows import CountTableRowsRequest, DeleteFromTableRequest, UpdateTableRequest
@@ -29,14 +28,10 @@ Handler = Callable[..., Awaitable[WireModel | Response]]
 class FastOperation:
     """A POST operation on a table; one without a `model` takes an Arrow stream and `parameters`."""
 
+    name: str
     handler: Handler
     model: type[WireModel] | None = None
     parameters: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The operation's id."""
-        return operation_id(self.handler.__name__)
 
     async def run(self, request: Request, segment: str) -> Response:
         """Answer one request."""
@@ -51,11 +46,13 @@ class FastOperation:
 
 
 OPERATIONS = {
-    "count_rows": FastOperation(rows.count_table_rows, CountTableRowsRequest),
-    "query": FastOperation(rows.query_table, QueryTableRequest),
-    "update": FastOperation(rows.update_table, UpdateTableRequest),
-    "delete": FastOperation(rows.delete_from_table, DeleteFromTableRequest),
-    "insert": FastOperation(rows.insert_into_table, parameters=("branch", "mode")),
+    "count_rows": FastOperation("CountTableRows", rows.count_table_rows, CountTableRowsRequest),
+    "query": FastOperation("QueryTable", rows.query_table, QueryTableRequest),
+    "update": FastOperation("UpdateTable", rows.update_table, UpdateTableRequest),
+    "delete": FastOperation("DeleteFromTable", rows.delete_from_table, DeleteFromTableRequest),
+    "insert": FastOperation(
+        "InsertIntoTable", rows.insert_into_table, parameters=("branch", "mode")
+    ),
 }
 
 

@@ -1,5 +1,6 @@
 """What HTTP tests put behind the app: a server of tables in memory, and callers by key."""
 
+import asyncio
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,7 +169,7 @@ class FakeServer:
         body: bytes | ArrowReader,
     ) -> CreatedTable:
         self.saw("create_table", database, table, mode, key, body)
-        rows = pa.ipc.open_stream(body).read_all()
+        rows = await asyncio.to_thread(_read, body)
         known = self.catalog(database).tables
         if table.id in known and mode is CreateMode.CREATE:
             raise TableAlreadyExists(f"table {table.id} is there")
@@ -191,7 +192,7 @@ class FakeServer:
         self, table: TableRef, branch: str | None, mode: InsertMode, key: RequestKey, body: bytes
     ) -> Commit:
         self.saw("insert_rows", table, branch, mode, key, body)
-        return self._insert(table, pa.ipc.open_stream(body).read_all())
+        return self._insert(table, _read(body))
 
     async def insert_stream(
         self,
@@ -202,7 +203,7 @@ class FakeServer:
         body: ArrowReader,
     ) -> Commit:
         self.saw("insert_stream", table, branch, mode, request_id, body)
-        return self._insert(table, pa.ipc.open_stream(body).read_all())
+        return self._insert(table, await asyncio.to_thread(_read, body))
 
     def _insert(self, table: TableRef, rows: pa.Table) -> Commit:
         found = self._find(table)
@@ -376,6 +377,10 @@ def _record(
 ) -> TableRecord:
     location = TableLocation(f"/data/{database}/{table.stored}.lance")
     return TableRecord(table, location, dict(properties), is_only_declared)
+
+
+def _read(body: bytes | ArrowReader) -> pa.Table:
+    return pa.ipc.open_stream(body).read_all()
 
 
 def _page(names: Sequence[str], page_token: str | None, limit: int | None) -> Page[str]:
