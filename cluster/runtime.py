@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -20,10 +19,13 @@ from pathlib import Path
 
 from cluster.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 _FOLDER_PREFIX = "destrier-"
 _LOCK = "lock"
-# Linux ends a socket's path at 107 characters; our folder and Ray's names in it take up to 82.
-_FOLDER_CHARACTERS_MAX = 25
+_RANDOM_CHARACTERS = 8
+# Linux ends a socket's path at 107 characters, of which Ray's names in our folder take up to 66.
+FOLDER_CHARACTERS_MAX = 40
 # Often enough that an orderly end is not held up, and seldom enough to cost nothing.
 _WATCH_S = 0.5
 _LOOPBACK = "127.0.0.1"
@@ -112,7 +114,7 @@ class Cluster:
         return True
 
     def _abandon(self, reason: str) -> None:
-        print(f"destrier: {reason}; requests may have been cut off", file=sys.stderr, flush=True)
+        logger.error("%s; requests may have been cut off", reason)
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
         os._exit(1)
@@ -129,7 +131,7 @@ def ray_cluster(
     imported and before it starts: start a thread there for what can be done meanwhile.
     """
     prepare_environment(settings)
-    with _temporary_folder(settings) as folder:
+    with temporary_folder(settings) as folder:
         import ray
 
         while_starting()
@@ -177,13 +179,13 @@ def use_daft_on_ray() -> None:
 
 
 @contextlib.contextmanager
-def _temporary_folder(settings: Settings) -> Iterator[Path | None]:
+def temporary_folder(settings: Settings) -> Iterator[Path | None]:
     """A short-named folder for a Ray started here; None when a cluster is joined."""
     if settings.ray.address is not None:
         yield None
         return
     parent = Path(tempfile.gettempdir())
-    if len(str(parent)) > _FOLDER_CHARACTERS_MAX:
+    if len(str(parent / _FOLDER_PREFIX)) + _RANDOM_CHARACTERS > FOLDER_CHARACTERS_MAX:
         parent = Path("/tmp")  # noqa: S108 - mkdtemp makes a private folder in it
     _remove_ownerless_folders(parent)
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent))

@@ -1,0 +1,205 @@
+"""`destrier serve` as a process: from nothing to `ready` and back to nothing, whatever ends it.
+
+These start a real Ray. Every start has a root, a port and a temporary folder of its own, so that
+what is left behind can be told from what others run on this machine.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+_START_TIMEOUT_S = 120
+_STOP_TIMEOUT_S = 60
+
+
+@dataclass
+class Served:
+    """A running server, all it printed, and every process it ever had when looked at."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    lines: list[str] = field(default_factory=list)
+    processes: list[psutil.Process] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.lines[-1].removeprefix("ready ")
+
+    @property
+    def key(self) -> str:
+        return next(line.strip() for line in self.lines if line.startswith("  dk_"))
+
+    def read_until_ready(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if line.startswith("ready "):
+                break
+        else:
+            pytest.fail(f"not ready:\n{self.said()}")
+        self.remember_processes()
+
+    def remember_processes(self) -> None:
+        self.processes = psutil.Process(self.process.pid).children(recursive=True)
+
+    def said(self) -> str:
+        return "\n".join(self.lines) + "\n" + (self.folder / "stderr").read_text()
+
+    def stop(self, *signals: signal.Signals) -> int:
+        for number in signals:
+            self.process.send_signal(number)
+            time.sleep(0.2)
+        return self.process.wait(_STOP_TIMEOUT_S)
+
+    def assert_nothing_is_left(self) -> None:
+        gone, alive = psutil.wait_procs(self.processes, timeout=10)
+        assert not alive, [process.cmdline() for process in alive]
+        assert gone
+        assert not list((self.folder / "t").iterdir())
+
+
+@contextmanager
+def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]:
+    """A server that was told to start; it is killed if the test leaves it."""
+    (folder / "t").mkdir()
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "DESTRIER_"))}
+    with (folder / "stderr").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "serve_app", "serve", "--port", "0"]
+            + ["--root", str(folder / "root"), *options],
+            env={**inherited, "TMPDIR": str(folder / "t"), **environment},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+    served = Served(process, folder)
+    try:
+        yield served
+    finally:
+        if process.poll() is None:
+            served.remember_processes()
+            process.kill()
+            process.wait()
+        for child in served.processes:
+            if child.is_running():
+                child.kill()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name: pytest's own would make Ray's socket paths too long."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="d", dir="/tmp") as name:
+        yield Path(name)
+
+
+def test_server_answers_listens_on_loopback_and_leaves_nothing_behind(folder: Path) -> None:
+    with serving(folder) as served:
+        started = time.monotonic()
+        served.read_until_ready()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", served.url)
+        assert time.monotonic() - started < _START_TIMEOUT_S
+
+        for probe in ("healthz", "readyz", "metrics"):
+            assert httpx.get(f"{served.url}/-/{probe}").status_code == 200
+        listed = httpx.get(f"{served.url}/v1/table", headers={"x-api-key": served.key})
+        assert (listed.status_code, listed.json()) == (200, {"tables": []})
+        assert httpx.get(f"{served.url}/v1/table").status_code == 401
+        assert open_to_others(served.processes) == set()
+
+        assert served.stop(signal.SIGTERM) == 0
+        served.assert_nothing_is_left()
+        assert served.key not in (folder / "stderr").read_text()
+
+
+def open_to_others(processes: list[psutil.Process]) -> set[str]:
+    """Processes that listen beyond loopback.
+
+    Replicas are left out: Ray Serve gives each a port for calls between deployments that cannot be
+    moved to loopback, and guards it with the cluster's token.
+    """
+    found: set[str] = set()
+    for process in processes:
+        name = " ".join(process.cmdline()) or process.name()
+        for connection in process.net_connections(kind="tcp"):
+            is_listening = connection.status == psutil.CONN_LISTEN
+            address = connection.laddr.ip.removeprefix("::ffff:")
+            if is_listening and address not in ("127.0.0.1", "::1") and "ServeReplica" not in name:
+                found.add(f"{name} {connection.laddr}")
+    return found
+
+
+def test_accepted_request_is_finished_when_the_server_stops(folder: Path) -> None:
+    with serving(folder) as served:
+        served.read_until_ready()
+        headers = {"x-api-key": served.key, "content-type": "application/vnd.apache.arrow.stream"}
+
+        def slow_upload() -> Iterator[bytes]:
+            yield b""
+            served.process.send_signal(signal.SIGTERM)
+            time.sleep(1)
+            yield b"not an Arrow stream"
+
+        url = f"{served.url}/v1/table/t/create"
+        answered = httpx.post(url, headers=headers, content=slow_upload(), timeout=30)
+        assert (answered.status_code, answered.json()["code"]) == (400, 13)
+        assert served.process.wait(_STOP_TIMEOUT_S) == 0
+        served.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_within_the_start_ends_it_cleanly(folder: Path, number: signal.Signals) -> None:
+    with serving(folder) as served:
+        wait_for(lambda: any((folder / "t").glob("destrier-*/session_*")))
+        served.remember_processes()
+        assert served.stop(number) == 0
+        served.assert_nothing_is_left()
+
+
+def test_second_signal_ends_the_process_at_once(folder: Path) -> None:
+    with serving(folder) as served:
+        served.read_until_ready()
+        started = time.monotonic()
+        assert served.stop(signal.SIGTERM, signal.SIGTERM) == 128 + signal.SIGTERM
+        assert time.monotonic() - started < 2
+
+
+def test_end_of_ray_before_the_server_is_told_and_does_not_hang(folder: Path) -> None:
+    with serving(folder) as served:
+        served.read_until_ready()
+        os.killpg(served.process.pid, signal.SIGTERM)
+        assert served.process.wait(20) == 1
+        assert "Ray ended before the server did" in served.said()
+        served.assert_nothing_is_left()
+
+
+def test_root_that_cannot_be_written_ends_the_start_with_a_sentence(folder: Path) -> None:
+    with serving(folder, "--root", "/proc/nowhere") as served:
+        assert served.process.wait(_START_TIMEOUT_S) == 1
+        assert "destrier: " in served.said()
+        assert "Traceback" not in served.said()
+        assert not list((folder / "t").iterdir())
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
