@@ -6,8 +6,8 @@ runs over the whole table; on the cluster, over groups of fragments whose result
 
 Every expression is evaluated in the scan, so each reads the row as it was. (Lance's own update lets
 an assignment see another's new value.) A nested target is rebuilt in Arrow, so siblings keep their
-values and a null parent stays null. On tables with stable row ids the rewritten rows keep theirs; Lance
-derives the lineage versions at the commit.
+values and a null parent stays null. On tables with stable row ids the rewritten rows keep theirs;
+Lance derives the lineage versions at the commit.
 """
 
 import base64

@@ -136,7 +136,7 @@ class Tables:
                 self._outboxes.pop(table, None)
 
     def _next_batch(self, outbox: _Outbox) -> list[tuple[InsertItem, "asyncio.Future[Commit]"]]:
-        batch = []
+        batch: list[tuple[InsertItem, asyncio.Future[Commit]]] = []
         size = 0
         while outbox.waiting and len(batch) < self._limits.batch_requests_max:
             size += len(outbox.waiting[0][0].body)

@@ -142,7 +142,7 @@ class Uploads:
         location = new_location(table.id)
         uri = f"{self._storage.database_uri(database)}/{location}"
         if self._storage.exists(uri):
-            # A declared table is found above: what is here is a table being made, or the rest of one.
+            # A declared table is found above: this is a table being made, or what is left of one.
             await self._owners.catalog(database).call("make_way", table.id)
         staged = await self._in_thread(self._stage_create, uri, table, body)
         if not isinstance(body, bytes):

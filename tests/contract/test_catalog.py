@@ -1,4 +1,4 @@
-"""Names of namespaces and tables: modes, listings, drops, and the exchange with Lance's own catalog."""
+"""Names of namespaces and tables: modes, listings, drops, exchange with Lance's own catalog."""
 
 import json
 from pathlib import Path
