@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 
 from serve_app.app import ROUTERS
 from serve_app.routing import NOT_BUILT
-from tests.tidy.source_files import ROOT, text_files
+from tests.tidy.source_files import PACKAGES, ROOT, python_files, text_files
 
 LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)")
 # A path of this project in backquotes: it begins with one of its folders.
@@ -27,6 +27,14 @@ def test_links_and_paths_exist(path: Path) -> None:
     missing = [link for link in LINK.findall(text) if not (path.parent / link).exists()]
     missing += [name for name in PATH.findall(text) if not (ROOT / name).exists()]
     assert not missing
+
+
+def test_architecture_names_every_module() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    modules = [path.name for name in PACKAGES for path in (ROOT / name).glob("[!_]*.py")]
+    assert not [name for name in modules if f"`{name}`" not in text]
+    named = re.findall(r"`(\w+\.py)`", text)
+    assert not set(named) - {path.name for path in python_files(*PACKAGES)}
 
 
 def test_makefile_describes_every_target() -> None:
