@@ -40,6 +40,7 @@ from actors.model import (
 from actors.owners import Owners
 from actors.ports import ArrowReader
 from actors.reads import Reads
+from actors.request_log import from_properties
 from actors.storage import Storage
 from actors.tables import Tables
 from cluster.errors import (
@@ -168,6 +169,9 @@ class Uploads:
         key: RequestKey,
         body: bytes | ArrowReader,
     ) -> CreatedTable:
+        repeated = await self._in_thread(self._find_creation, existing, key)
+        if repeated is not None:
+            return repeated
         if mode is CreateMode.CREATE:
             raise TableAlreadyExists(f"table {table.id} already exists")
         if mode is CreateMode.EXIST_OK:
@@ -182,6 +186,20 @@ class Uploads:
             )
         record = await self._reads.find_table(ref)
         return CreatedTable(record, commit.version, commit.transaction_id, created=True)
+
+    def _find_creation(self, record: TableRecord, key: RequestKey) -> CreatedTable | None:
+        """The answer to the request that made the table, if this is that request again."""
+        if record.is_only_declared:
+            return None
+        try:
+            dataset = self._reads.open(record, Pin())
+            oldest = dataset.read_transaction(1)
+        except Exception:  # noqa: BLE001 - pylance raises untyped errors: version 1 is cleaned up
+            return None
+        made_by = from_properties(oldest.transaction_properties) if oldest is not None else []
+        if all(done.key.id != key.id for done in made_by):
+            return None
+        return CreatedTable(record, 1, oldest.uuid, created=True)
 
     async def _described(self, ref: TableRef, *, created: bool) -> CreatedTable:
         description = await self._reads.describe_table(ref, Pin(), detailed=False)

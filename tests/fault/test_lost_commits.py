@@ -1,0 +1,240 @@
+"""Commits whose outcome is lost: storage fails before or after the change, or the owner dies.
+
+Method: the call of Lance that makes a version is replaced by one that fails at a named point. The
+right values: what is acknowledged is there once; what is refused is not there; what is unknown is
+told by the same request sent again, to this owner or the next.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from actors.model import (
+    LATEST,
+    Assignment,
+    Commit,
+    CreateMode,
+    InsertItem,
+    InsertMode,
+    NewTable,
+    RequestKey,
+    StagedFragments,
+    TableLocation,
+)
+from actors.server import Server
+from actors.table import Table
+from cluster.errors import (
+    DestrierError,
+    OutcomeUnknown,
+    ServiceUnavailable,
+    TableAlreadyExists,
+    TableNotFound,
+)
+from cluster.settings import Settings
+from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
+
+pytestmark = pytest.mark.anyio
+
+T = ref("t")
+ROWS = pa.table({"id": [1, 2], "n": [10, 20]})
+
+
+class Commits:
+    """Stands in for LanceDataset.commit; each entry of `faults` is the fault of one call."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.faults: list[str] = []
+        self.calls = 0
+        self._commit = lance.LanceDataset.commit
+        monkeypatch.setattr(lance.LanceDataset, "commit", self)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        self.calls += 1
+        fault = self.faults.pop(0) if self.faults else None
+        if fault == "before":
+            raise OSError("storage failed before the manifest was written")
+        committed = self._commit(*arguments, **keywords)
+        if fault == "after":
+            raise OSError("the reply was lost after the manifest was written")
+        return committed
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
+    return Commits(monkeypatch)
+
+
+async def insert(server: Server, key: RequestKey | None = None) -> Commit:
+    return await server.insert_rows(T, None, InsertMode.APPEND, key or new_key(), ipc(ROWS))
+
+
+async def count(server: Server) -> int:
+    return (await server.count_rows(T, LATEST, None, None)).count
+
+
+async def test_a_commit_that_landed_but_was_reported_failed_is_a_success(
+    settings: Settings, commits: Commits
+) -> None:
+    server = Server.local(settings)
+    await make_table(server, T, ROWS)
+    commits.faults = ["after"]
+    commit = await insert(server)
+    assert (commit.version, commit.rows) == (2, 2)
+    assert await count(server) == 4
+
+
+async def test_a_commit_that_did_not_land_changes_nothing_and_can_be_sent_again(
+    settings: Settings, commits: Commits
+) -> None:
+    server = Server.local(settings)
+    await make_table(server, T, ROWS)
+    commits.faults = ["before"]
+    key = new_key()
+    with pytest.raises(DestrierError) as refused:
+        await insert(server, key)
+    assert not isinstance(refused.value, OutcomeUnknown)
+    assert await count(server) == 2
+    assert (await insert(server, key)).version == 2
+    assert await count(server) == 4
+
+
+async def test_an_unknown_outcome_is_told_by_the_same_request(
+    settings: Settings, commits: Commits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server.local(settings)
+    await make_table(server, T, ROWS)
+    key = new_key()
+    commits.faults = ["after"]
+    with monkeypatch.context() as blind:
+
+        def fail(*_: Any) -> None:
+            raise OSError("storage does not answer")
+
+        blind.setattr(lance.LanceDataset, "checkout_version", fail)
+        with pytest.raises(OutcomeUnknown):
+            await insert(server, key)
+    again = await insert(server, key)
+    assert (again.version, again.rows, again.repeated) == (2, 2, True)
+    assert await count(server) == 4
+
+
+@pytest.mark.parametrize("write", ["insert", "update", "delete", "metadata", "overwrite"])
+async def test_the_next_owner_knows_what_the_last_one_did(settings: Settings, write: str) -> None:
+    key = new_key()
+
+    async def send(server: Server) -> Any:
+        if write == "insert":
+            return await insert(server, key)
+        if write == "overwrite":
+            return await server.insert_rows(T, None, InsertMode.OVERWRITE, key, ipc(ROWS))
+        if write == "update":
+            plus_one = [Assignment(("n",), "n + 1")]
+            return (await server.update_rows(T, None, key, plus_one, None, None, None))[0]
+        if write == "delete":
+            return await server.delete_rows(T, None, key, "id = 1", None)
+        return await server.update_schema_metadata(T, None, key, {"k": "v"})
+
+    first = Server.local(settings)
+    await make_table(first, T, ROWS)
+    done = await send(first)
+    version = (await first.count_rows(T, LATEST, None, None)).version
+    second = Server.local(settings)
+    await insert(second)
+    again = await send(second)
+    assert (await second.count_rows(T, LATEST, None, None)).version == version + 1
+    if isinstance(done, Commit):
+        assert (again.version, again.transaction_id, again.rows) == (
+            done.version,
+            done.transaction_id,
+            done.rows,
+        )
+
+
+async def test_two_owners_of_one_table_lose_nothing(settings: Settings) -> None:
+    one, other = Server.local(settings), Server.local(settings)
+    await make_table(one, T, ROWS)
+    answers = await asyncio.gather(
+        *(insert(server) for _ in range(20) for server in (one, other)), return_exceptions=True
+    )
+    done = [answer for answer in answers if isinstance(answer, Commit)]
+    assert all(isinstance(a, Commit | ServiceUnavailable | DestrierError) for a in answers)
+    assert await count(one) == await count(other) == 2 + 2 * len(done)
+    assert len(done) == 40
+
+
+async def test_a_call_meant_for_an_earlier_life_is_refused(settings: Settings) -> None:
+    server = Server.local(settings)
+    await make_table(server, T, ROWS)
+    record = await server.catalog(DATABASE).find_table(T.id)
+    await server.catalog(DATABASE).drop_table(T.id)
+    await make_table(server, T, ROWS)
+    owner = Table(T, TableLocation(record.location.uri), settings)
+    item = InsertItem(new_key(), ipc(ROWS))
+    answers = await owner.append(record.location, [item])
+    assert [type(answer) for answer in answers] == [TableNotFound]
+    assert await count(server) == 2
+
+
+async def test_fragments_whose_files_are_gone_are_not_committed(
+    settings: Settings, tmp_path: Path
+) -> None:
+    server = Server.local(settings)
+    await make_table(server, T, ROWS)
+    location = (await server.catalog(DATABASE).find_table(T.id)).location
+    dataset = lance.dataset(location.uri)
+    fragments = lance.fragment.write_fragments(ROWS, dataset, schema=dataset.schema)
+    text = tuple(json.dumps(fragment.to_json()) for fragment in fragments)
+    staged = StagedFragments(text, bytes(ROWS.schema.serialize()), 2)
+    for item in fragments:
+        for file in item.files:
+            (Path(location.uri) / "data" / file.path).unlink()
+    owner = Table(T, location, settings)
+    with pytest.raises(ServiceUnavailable, match="gone"):
+        await owner.commit_fragments(location, None, new_key(), staged, overwrite=False)
+    assert await count(server) == 2
+
+
+async def test_too_much_waiting_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path / "root", actors={"pending_bytes_max": 1_000})
+    server = Server.local(settings)
+    await make_table(server, T, ROWS)
+    answers = await asyncio.gather(*(insert(server) for _ in range(20)), return_exceptions=True)
+    done = [answer for answer in answers if isinstance(answer, Commit)]
+    refused = [answer for answer in answers if isinstance(answer, DestrierError)]
+    assert len(done) + len(refused) == 20
+    assert refused and all("slow down" in str(error) for error in refused)
+    assert await count(server) == 2 + 2 * len(done)
+
+
+async def test_another_program_writing_the_folder_is_seen_and_respected(
+    settings: Settings,
+) -> None:
+    server = Server.local(settings)
+    await make_table(server, T, ROWS)
+    uri = (await server.catalog(DATABASE).find_table(T.id)).location.uri
+    await insert(server)
+    lance.write_dataset(ROWS, uri, mode="append")
+    assert await count(server) == 6
+    assert (await insert(server)).version == 4
+    lance.dataset(uri).delete("id = 1")
+    commit, _ = await server.update_rows(
+        T, None, new_key(), [Assignment(("n",), "0")], "id = 2", None, None
+    )
+    assert commit.rows == 4
+
+
+async def test_a_create_whose_answer_was_lost_is_answered_again(settings: Settings) -> None:
+    server = Server.local(settings)
+    key, new = new_key(), NewTable(T.id)
+    first = await server.create_table(DATABASE, new, CreateMode.CREATE, key, ipc(ROWS))
+    await insert(server)
+    again = await server.create_table(DATABASE, new, CreateMode.CREATE, key, ipc(ROWS))
+    assert (again.version, again.transaction_id) == (1, first.transaction_id)
+    assert await count(server) == 4
+    with pytest.raises(TableAlreadyExists):
+        await server.create_table(DATABASE, new, CreateMode.CREATE, new_key(), ipc(ROWS))
