@@ -47,6 +47,9 @@ ROUTERS = (
     enterprise.router,
 )
 
+# The release of the Lance namespace specification whose operations these are.
+SPECIFICATION_VERSION = "0.13.0"
+
 # LanceDB's client decides by this what to send: from 0.3.0 structured full-text queries, from 0.4.0
 # uploads in parts, which this release does not take.
 DIALECT_HEADER = (b"phalanx-version", b"0.3.0")
@@ -91,7 +94,7 @@ def build_api() -> FastAPI:
     app = _Api(
         title="Destrier",
         description="Serves Lance tables over HTTP from a Ray cluster.",
-        version="0.1.0",
+        version=SPECIFICATION_VERSION,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

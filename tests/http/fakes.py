@@ -261,8 +261,8 @@ class FakeServer:
         self._find(table)
         return self.versions[::-1] if descending else self.versions
 
-    async def create_view(self, view: TableRef, definition: Any) -> Commit:
-        self.saw("create_view", view, definition)
+    async def create_view(self, view: TableRef, definition: Any, key: RequestKey) -> Commit:
+        self.saw("create_view", view, definition, key)
         return Commit(1, "txn-view")
 
     async def delete_versions(

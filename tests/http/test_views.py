@@ -24,7 +24,7 @@ URL = "/v1/materialized_view/ns$v/create"
 def test_view_is_created_empty(client: HttpClient, extra: dict[str, Any]) -> None:
     response = client.post(URL, {**QUERY, **extra})
     assert (response.status_code, response.json()) == (200, {"version": 1})
-    view, definition = client.server.called("create_view")
+    view, definition, _ = client.server.called("create_view")
     assert view == TableRef("default", table_id("ns", "v"))
     assert (definition.kind, definition.source_query) == (ViewKind.QUERY, "SELECT x FROM t")
 

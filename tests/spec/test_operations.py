@@ -1,6 +1,7 @@
 """Operations are those of the Lance namespace specification; its Python client is the oracle."""
 
 import inspect
+from importlib import metadata
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -154,3 +155,7 @@ def test_fields_are_those_of_the_specification(name: str) -> None:
 def test_error_codes_are_those_of_the_specification() -> None:
     theirs = {code.name: int(code) for code in SpecifiedCode}
     assert {code.name: int(code) for code in ErrorCode} == theirs
+
+
+def test_document_names_the_release_that_it_was_compared_with() -> None:
+    assert metadata.version("lance-namespace-urllib3-client") == DOCUMENT["info"]["version"]

@@ -1,0 +1,129 @@
+"""Results on their way out: backpressure, and clients that leave."""
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from cluster.errors import InvalidInput
+from serve_app.arrow_result import answer_rows
+from tests.http.conftest import run
+from tests.http.fakes import FakeRows
+
+SCOPE = {"type": "http", "asgi": {"spec_version": "2.4"}}
+BATCH = pa.record_batch({"n": list(range(100))})
+Message = MutableMapping[str, Any]
+
+
+def long_scan(batches: int = 200) -> FakeRows:
+    return FakeRows(BATCH.schema, 1, [BATCH] * batches)
+
+
+async def no_more() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def until_closed(rows: FakeRows) -> None:
+    while not rows.is_closed:
+        await asyncio.sleep(0.001)
+
+
+def test_scan_waits_for_a_slow_client() -> None:
+    async def answer() -> int:
+        rows = long_scan()
+        response = await answer_rows(rows, 150)
+        taken = asyncio.Event()
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                taken.set()
+                await asyncio.Event().wait()
+
+        sending = asyncio.create_task(response(SCOPE, no_more, send))
+        await taken.wait()
+        read = -1
+        while read != rows.batches_read:
+            read = rows.batches_read
+            await asyncio.sleep(0.1)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await until_closed(rows)
+        return read
+
+    # Two to know that the scan has begun well, two in the queue, one on its way into it.
+    assert run(answer()) <= 5
+
+
+def test_scan_ends_when_the_client_leaves() -> None:
+    async def answer() -> FakeRows:
+        rows = long_scan()
+        response = await answer_rows(rows, 150)
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                raise OSError("connection reset")
+
+        with pytest.raises(ClientDisconnect):
+            await response(SCOPE, no_more, send)
+        await until_closed(rows)
+        return rows
+
+    assert run(answer()).batches_read < 10
+
+
+def test_scan_ends_when_the_request_is_given_up_before_its_first_rows() -> None:
+    async def answer() -> FakeRows:
+        rows = long_scan()
+        waiting = asyncio.create_task(answer_rows(rows, 1_000_000))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await until_closed(rows)
+        return rows
+
+    assert run(answer()).is_closed
+
+
+def test_error_after_the_first_rows_reaches_whoever_sends() -> None:
+    async def answer() -> None:
+        failure = InvalidInput("late")
+        rows = FakeRows(BATCH.schema, 1, [BATCH] * 20, failure, 20)
+        response = await answer_rows(rows, 150)
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                parts.append(message["body"])
+
+        with pytest.raises(InvalidInput):
+            await response(SCOPE, no_more, send)
+        assert parts
+        with pytest.raises(pa.ArrowInvalid):
+            pa.ipc.open_file(b"".join(parts))
+
+    run(answer())
+
+
+@pytest.mark.parametrize("held", [99, 100, 20_000, 10**9])
+def test_file_is_the_same_however_it_is_sent(held: int) -> None:
+    async def answer() -> bytes:
+        response = await answer_rows(long_scan(), held)
+        if type(response) is Response:
+            return bytes(response.body)
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                parts.append(message["body"])
+
+        await response(SCOPE, no_more, send)
+        return b"".join(parts)
+
+    table = pa.ipc.open_file(run(answer())).read_all()
+    assert table.num_rows == 20_000
+    assert table.slice(19_900).to_pydict() == BATCH.to_pydict()
