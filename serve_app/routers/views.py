@@ -37,7 +37,7 @@ async def create_materialized_view(
         settings.limits,
         settings.views,
     )
-    commit = await call.server.create_view(view, definition)
+    commit = await call.server.create_view(view, definition, call.key(call.body))
     # Those clients know the answer by the specification's 201 and drop the body of any other.
     response.status_code = 201 if call.is_generated_client else 200
     return CreateMaterializedViewResponse(version=commit.version)

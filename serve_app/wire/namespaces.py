@@ -1,6 +1,5 @@
 """Namespaces on the wire."""
 
-from collections.abc import Mapping
 from enum import StrEnum
 
 from pydantic import Field
@@ -85,8 +84,3 @@ class ListTablesResponse(PagedResponse):
     def of(cls, page: Page[str]) -> "ListTablesResponse":
         """From a page of the catalog."""
         return cls(tables=list(page.items), page_token=page.page_token)
-
-
-def properties_of(properties: Mapping[str, str]) -> Properties:
-    """Properties as the wire has them: an empty map says that none are set."""
-    return dict(properties)
