@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from actors.conform import check_new_schema, conform_table, read_stream
 from actors.freshness import TableHandle
-from actors.guards import refuse_view
+from actors.guards import refuse_view, without_reserved
 from actors.lance_errors import CommitConflict
 from actors.lance_store import (
     branch_uri,
@@ -89,7 +89,7 @@ def append(target: Target, items: Sequence[InsertItem]) -> list[Commit | Destrie
         try:
             rows = read_stream(item.body)
             if schema is None:
-                schema = check_new_schema(rows.schema, target.limits)
+                schema = without_reserved(check_new_schema(rows.schema, target.limits))
             members.append(_Member(index, item, conform_table(rows, schema)))
         except DestrierError as error:
             answers[index] = error
@@ -142,7 +142,7 @@ def overwrite(target: Target, key: RequestKey, body: bytes) -> Commit:
     """Replace rows and schema by those of a small stream. Blocks."""
     dataset = target.open()
     rows = read_stream(body)
-    schema = check_new_schema(rows.schema, target.limits)
+    schema = without_reserved(check_new_schema(rows.schema, target.limits))
     rows = conform_table(rows, schema)
     done = [DoneRequest(key, rows.num_rows)]
     if dataset is None:

@@ -1,9 +1,10 @@
 """The catalog of one database, read: a snapshot of its namespaces and tables.
 
 The layout is that of Lance's DirectoryNamespace, which also makes every change to it
-(catalog.py), so either program can serve the other's folder: `__manifest` is a Lance table with a row per namespace
-and table, and a folder `<name>.lance` without a row is a root table too. Reading it here costs a
-replica a few microseconds while nothing has changed, where asking the library costs 2 ms a call.
+(catalog.py), so either program can serve the other's folder: `__manifest` is a Lance table with a
+row per namespace and table, and a folder `<name>.lance` without a row is a root table too. Reading
+it here costs a replica a few microseconds while nothing has changed, where asking the library costs
+2 ms a call.
 """
 
 import bisect

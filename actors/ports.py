@@ -64,8 +64,15 @@ class RowStream(Protocol):
     `batches` blocks and is iterated from one thread; closing the iterator ends the scan.
     """
 
-    schema: pa.Schema
-    version: int
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of every batch."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """The version that is read."""
+        ...
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, in order."""
@@ -246,7 +253,9 @@ class ServerOperations(Protocol):
         """Version records, oldest first unless `descending`."""
         ...
 
-    async def create_view(self, view: TableRef, definition: ViewDefinition) -> Commit:
+    async def create_view(
+        self, view: TableRef, definition: ViewDefinition, key: RequestKey
+    ) -> Commit:
         """Create a materialized view, empty until it is refreshed."""
         ...
 

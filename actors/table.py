@@ -13,21 +13,21 @@ the same name, or another program writing the folder, costs a retry and never a 
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import lance
 
 from actors import appending, row_changes
 from actors.engines import DistributedStaging
 from actors.freshness import TableHandle
+from actors.guards import refuse_reserved
 from actors.incarnation import ensure_incarnation, is_dropped
+from actors.insert_queue import InsertQueue
 from actors.lance_errors import CommitConflict
 from actors.lance_store import branch_uri, commit, transactions
+from actors.lanes import Lane
 from actors.model import (
     Assignment,
     Commit,
@@ -37,11 +37,11 @@ from actors.model import (
     TableLocation,
     VersionRange,
 )
+from actors.once import Once
 from actors.owner_errors import OwnerGone
 from actors.request_log import (
     DoneRequest,
     RequestLog,
-    check_same_body,
     from_properties,
     to_properties,
 )
@@ -59,24 +59,9 @@ from cluster.errors import (
 from cluster.identifiers import TableRef
 from cluster.settings import Engine, Settings
 
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Waiting:
-    item: InsertItem
-    answer: asyncio.Future[Commit]
-
-
-@dataclass(slots=True)
-class _Running:
-    digest: str
-    answer: asyncio.Task[Commit]
-
 
 class Table:
-    """The owner of one table (see the module's docstring); plain, so that tests run it without
-    Ray."""
+    """The owner of one table; plain, so that tests run it without Ray."""
 
     def __init__(
         self,
@@ -95,17 +80,15 @@ class Table:
         self._handles: dict[str | None, TableHandle] = {}
         self._loaded: set[str | None] = set()
         self._log = RequestLog(settings.actors.requests_remembered_max)
-        self._running: dict[str, _Running] = {}
-        self._pending: deque[_Waiting] = deque()
-        self._pending_bytes = 0
-        self._pump: asyncio.Task[None] | None = None
-        self._commit_lane = ThreadPoolExecutor(1, thread_name_prefix="commit")
-        self._stage_lane = ThreadPoolExecutor(1, thread_name_prefix="stage")
+        self._requests = Once(self._log, settings.actors.pending_requests_max)
+        self._inserts = InsertQueue(settings.actors, self._append)
+        deadline_s = settings.engine.plan_timeout_s
+        self._commit_lane = Lane("commit", deadline_s, self._commit_is_late)
+        self._stage_lane = Lane("stage", deadline_s, _stage_is_late)
         self._rewriting = asyncio.Lock()
         self._opening = asyncio.Lock()
         self._incarnation: str | None = None
         self._retired = False
-        self._stuck = False
         self._busy = 0
         self._last_work_s = self._clock.monotonic()
 
@@ -120,7 +103,7 @@ class Table:
         """
         answers = await asyncio.gather(
             *(
-                self._once(location, item.branch, item.key, partial(self._enqueue, item))
+                self._once(location, item.branch, item.key, partial(self._inserts.put, item))
                 for item in items
             ),
             return_exceptions=True,
@@ -131,7 +114,7 @@ class Table:
         self, location: TableLocation, branch: str | None, key: RequestKey, body: bytes
     ) -> Commit:
         """Replace every row (and the schema) by those of a small Arrow stream."""
-        work = partial(self._in_commit_lane, self._overwrite, branch, key, body)
+        work = partial(self._commit_lane.run, self._overwrite, branch, key, body)
         return await self._once(location, branch, key, work)
 
     async def commit_fragments(
@@ -144,7 +127,9 @@ class Table:
         overwrite: bool,
     ) -> Commit:
         """Commit fragments that a replica streamed into the table's folder."""
-        work = partial(self._in_commit_lane, self._commit_fragments, branch, key, staged, overwrite)
+        work = partial(
+            self._commit_lane.run, self._commit_fragments, branch, key, staged, overwrite
+        )
         return await self._once(location, branch, key, work)
 
     async def update(
@@ -181,9 +166,9 @@ class Table:
         metadata: Mapping[str, str],
     ) -> dict[str, str]:
         """Merge entries into the schema's metadata and return the whole map."""
-        work = partial(self._in_commit_lane, self._update_metadata, branch, key, dict(metadata))
+        work = partial(self._commit_lane.run, self._update_metadata, branch, key, dict(metadata))
         await self._once(location, branch, key, work)
-        return await self._in_commit_lane(self._metadata, branch)
+        return await self._commit_lane.run(self._metadata, branch)
 
     async def delete_versions(
         self, location: TableLocation, branch: str | None, ranges: Sequence[VersionRange]
@@ -195,21 +180,15 @@ class Table:
             self._handle(branch).latest()
             return VersionRecords(self._location.uri, branch, self._storage).delete(ranges)
 
-        return await self._in_commit_lane(delete)
+        return await self._commit_lane.run(delete)
 
     # --- life -------------------------------------------------------------------------------------
 
     async def retire(self) -> None:
         """Refuse what waits and what comes, and finish what is being committed."""
         self._retired = True
-        while self._pending:
-            waiting = self._pending.popleft()
-            if not waiting.answer.done():
-                waiting.answer.set_exception(
-                    OwnerGone(f"table {self._ref.id} is moving; try again")
-                )
-        running = [entry.answer for entry in self._running.values()]
-        await asyncio.gather(*running, return_exceptions=True)
+        self._inserts.refuse_all(self._moving())
+        await self._requests.settle()
 
     def idle_s(self) -> float:
         """Seconds without work; 0 while there is any."""
@@ -217,7 +196,7 @@ class Table:
 
     def must_be_replaced(self) -> bool:
         """Whether a lane's thread hangs in native code, which only a new process cures."""
-        return self._stuck
+        return self._commit_lane.hangs or self._stage_lane.hangs
 
     async def incarnation(self, location: TableLocation) -> str:
         """The identity of this life of the table."""
@@ -238,21 +217,7 @@ class Table:
         self._busy += 1
         try:
             await self._ready(location, branch)
-            done = self._log.find(key)
-            if done is not None:
-                return done
-            running = self._running.get(key.id)
-            if running is None:
-                if len(self._running) >= self._settings.actors.pending_requests_max:
-                    raise Throttling(
-                        f"table {self._ref.id} has too many requests waiting; slow down"
-                    )
-                task = asyncio.ensure_future(work())
-                running = self._running[key.id] = _Running(key.digest, task)
-                task.add_done_callback(partial(self._finished, key.id))
-            else:
-                check_same_body(running.digest, key)
-            return await asyncio.shield(running.answer)
+            return await self._requests.do(key, work)
         except OutcomeUnknown:
             # Storage knows; read it again before the next request of this branch is looked up.
             self._loaded.discard(branch)
@@ -261,12 +226,6 @@ class Table:
             self._busy -= 1
             self._last_work_s = self._clock.monotonic()
 
-    def _finished(self, key_id: str, task: "asyncio.Task[Commit]") -> None:
-        self._running.pop(key_id, None)
-        if not task.cancelled():
-            # Marks the error as seen: the caller may have gone away.
-            task.exception()
-
     async def _ready(
         self, location: TableLocation, branch: str | None, *, load: bool = True
     ) -> None:
@@ -274,17 +233,15 @@ class Table:
         if self._incarnation is None or (load and branch not in self._loaded):
             async with self._opening:
                 if self._incarnation is None:
-                    self._incarnation = await self._in_commit_lane(self._open)
+                    self._incarnation = await self._commit_lane.run(self._open)
                 if load and branch not in self._loaded:
-                    await self._in_commit_lane(self._load_requests, branch)
+                    await self._commit_lane.run(self._load_requests, branch)
                     self._loaded.add(branch)
         meant = location.incarnation
         if location.uri != self._location.uri or meant not in (None, self._incarnation):
             raise self._gone()
-        if self._retired:
-            raise OwnerGone(f"table {self._ref.id} is moving; try again")
-        if self._stuck:
-            raise OwnerGone(f"table {self._ref.id} is being restarted; try again")
+        if self._retired or self.must_be_replaced():
+            raise self._moving()
 
     def _open(self) -> str:
         if is_dropped(self._location.uri, self._storage):
@@ -306,82 +263,16 @@ class Table:
     def _gone(self) -> TableNotFound:
         return TableNotFound(f"table {self._ref.id} is not there")
 
+    def _moving(self) -> OwnerGone:
+        return OwnerGone(f"table {self._ref.id} is moving to another owner; try again")
+
+    def _commit_is_late(self, deadline_s: float) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"table {self._ref.id} did not commit within {deadline_s:g} s; send the same request"
+            " again with the same x-request-id to learn whether it was done"
+        )
+
     # --- the commit lane --------------------------------------------------------------------------
-
-    async def _in_commit_lane(self, work: Callable[..., T], *arguments: Any) -> T:
-        try:
-            return await self._in_lane(self._commit_lane, work, *arguments)
-        except TimeoutError:
-            raise OutcomeUnknown(
-                f"table {self._ref.id} did not answer in time; send the same request again with the"
-                " same x-request-id to learn whether it was done"
-            ) from None
-
-    async def _in_stage_lane(self, work: Callable[..., T], *arguments: Any) -> T:
-        try:
-            return await self._in_lane(self._stage_lane, work, *arguments)
-        except TimeoutError:
-            raise ServiceUnavailable(
-                f"the change was given up after {self._settings.engine.plan_timeout_s:g} s and"
-                " nothing was changed; use a simpler predicate or expression, or fewer rows"
-            ) from None
-
-    async def _in_lane(
-        self, lane: ThreadPoolExecutor, work: Callable[..., T], *arguments: Any
-    ) -> T:
-        """Run in a lane; a thread that does not come back makes this process useless."""
-        call = asyncio.get_running_loop().run_in_executor(lane, partial(_guarded, work, *arguments))
-        try:
-            return await asyncio.wait_for(
-                asyncio.shield(call), timeout=self._settings.engine.plan_timeout_s
-            )
-        except TimeoutError:
-            self._stuck = True
-            raise
-
-    async def _enqueue(self, item: InsertItem) -> Commit:
-        limits = self._settings.actors
-        if self._pending_bytes + len(item.body) > limits.pending_bytes_max:
-            raise Throttling(f"table {self._ref.id} has too many bytes waiting; slow down")
-        waiting = _Waiting(item, asyncio.get_running_loop().create_future())
-        self._pending.append(waiting)
-        self._pending_bytes += len(item.body)
-        if self._pump is None or self._pump.done():
-            self._pump = asyncio.ensure_future(self._commit_pending())
-        return await waiting.answer
-
-    async def _commit_pending(self) -> None:
-        """Commit what waits, a batch at a time; what arrives meanwhile is the next batch."""
-        while self._pending:
-            batch = self._next_batch()
-            items = [waiting.item for waiting in batch]
-            try:
-                answers = await self._in_commit_lane(self._append, items[0].branch, items)
-            except DestrierError as error:
-                answers = [error] * len(batch)
-            for waiting, answer in zip(batch, answers, strict=True):
-                if waiting.answer.done():
-                    continue
-                if isinstance(answer, DestrierError):
-                    waiting.answer.set_exception(answer)
-                else:
-                    waiting.answer.set_result(answer)
-
-    def _next_batch(self) -> list[_Waiting]:
-        limits = self._settings.actors
-        batch: list[_Waiting] = []
-        size = 0
-        while self._pending and len(batch) < limits.batch_requests_max:
-            waiting = self._pending[0]
-            if batch and waiting.item.branch != batch[0].item.branch:
-                break
-            if batch and size + len(waiting.item.body) > limits.batch_bytes_max:
-                break
-            self._pending.popleft()
-            size += len(waiting.item.body)
-            batch.append(waiting)
-        self._pending_bytes -= size
-        return batch
 
     def _target(self, branch: str | None) -> appending.Target:
         return appending.Target(
@@ -394,10 +285,11 @@ class Table:
             stable_row_ids=self._location.stable_row_ids,
         )
 
-    def _append(
+    async def _append(
         self, branch: str | None, items: Sequence[InsertItem]
     ) -> Sequence[Commit | DestrierError]:
-        answers = appending.append(self._target(branch), items)
+        target = self._target(branch)
+        answers = await self._commit_lane.run(appending.append, target, items)
         for item, answer in zip(items, answers, strict=True):
             if isinstance(answer, Commit):
                 self._log.record(answer, [DoneRequest(item.key, answer.rows)])
@@ -418,6 +310,7 @@ class Table:
     def _update_metadata(
         self, branch: str | None, key: RequestKey, metadata: dict[str, str]
     ) -> Commit:
+        refuse_reserved(metadata)
         updates = lance.LanceOperation.UpdateMap(updates=metadata, replace=False)
         operation = lance.LanceOperation.UpdateConfig(schema_metadata_updates=updates)
         return self._commit(branch, key, operation, 0)
@@ -469,7 +362,7 @@ class Table:
             async with self._rewriting:
                 staged = await self._stage(branch, change, engine)
                 try:
-                    return await self._in_commit_lane(
+                    return await self._commit_lane.run(
                         self._commit_change, branch, key, change, staged
                     )
                 except CommitConflict:
@@ -484,7 +377,7 @@ class Table:
     async def _stage(
         self, branch: str | None, change: row_changes.RowChange, engine: Engine | None
     ) -> row_changes.Staged:
-        prepared = await self._in_stage_lane(
+        prepared = await self._stage_lane.run(
             row_changes.prepare, self._handle(branch), change, self._settings.limits
         )
         if self._distributed is not None and await self._distributed.takes(
@@ -496,7 +389,7 @@ class Table:
             )
             return row_changes.Staged(prepared, rewrite)
         base = branch_uri(self._location.uri, branch)
-        return await self._in_stage_lane(row_changes.stage, prepared, base, self._storage)
+        return await self._stage_lane.run(row_changes.stage, prepared, base, self._storage)
 
     def _commit_change(
         self,
@@ -512,14 +405,11 @@ class Table:
         return self._commit(branch, key, operation, caught_up.rewrite.rows, latest.dataset)
 
 
-def _guarded(work: Callable[..., T], *arguments: Any) -> T:
-    """Run in a lane: whatever native code throws, a panic included, becomes one of our errors."""
-    try:
-        return work(*arguments)
-    except DestrierError:
-        raise
-    except BaseException as error:
-        raise InternalError("the table's worker failed") from error
+def _stage_is_late(deadline_s: float) -> ServiceUnavailable:
+    return ServiceUnavailable(
+        f"the change was given up after {deadline_s:g} s and nothing was changed; use a simpler"
+        " predicate or expression, or fewer rows"
+    )
 
 
 def _answer(answer: Commit | BaseException) -> Commit | DestrierError:

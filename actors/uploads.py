@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from actors.catalog import new_location
 from actors.conform import check_new_schema, conform_reader, open_stream
-from actors.guards import refuse_view
+from actors.guards import refuse_view, without_reserved
 from actors.lance_store import (
     branch_uri,
     delete_staged,
@@ -100,12 +100,12 @@ class Uploads:
         dataset = self._existing(record, branch)
         reader = open_stream(body)
         if dataset is None:
-            schema = check_new_schema(reader.schema, self._settings.limits)
+            schema = without_reserved(check_new_schema(reader.schema, self._settings.limits))
         else:
             refuse_view(dataset.schema)
             schema = dataset.schema
             if overwrite:
-                schema = check_new_schema(reader.schema, self._settings.limits)
+                schema = without_reserved(check_new_schema(reader.schema, self._settings.limits))
         rows = _Counted(conform_reader(reader, schema))
         if dataset is None:
             fragments = write_first_fragments(rows.reader, uri, schema, self._storage)
@@ -215,7 +215,7 @@ class Uploads:
         self, uri: str, table: NewTable, body: bytes | ArrowReader
     ) -> StagedFragments:
         reader = open_stream(body)
-        schema = check_new_schema(reader.schema, self._settings.limits)
+        schema = without_reserved(check_new_schema(reader.schema, self._settings.limits))
         if table.schema_metadata:
             metadata = {**(schema.metadata or {}), **_encoded(table.schema_metadata)}
             schema = schema.with_metadata(metadata)

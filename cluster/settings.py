@@ -117,10 +117,10 @@ class LimitSettings(Section):
     sql_call_depth_max: Positive = 10
     """Nesting of function calls and casts; 48 nested casts take over 20 s to plan."""
     sql_planned_size_max: Positive = 200_000
-    """Size of one predicate or expression as Lance plans it: 1 for a column or literal, 10 for an
+    """Size of one predicate or expression as Lance plans it: 1 for a column or literal, 40 for an
     operator or call, 3 times as much for each coalesce, nvl or CASE condition around it and twice
-    for BETWEEN, which repeat what they hold. 200,000 plan in about half a second; without this
-    limit 60 comparisons inside 10 coalesce take over 20 s."""
+    for BETWEEN, which repeat what they hold. The worst that it lets through plan in half a second;
+    without it 60 comparisons inside 10 coalesce take over 20 s."""
     updates_max: Positive = 1_000
     """Assignments of one update."""
     metadata_entries_max: Positive = 10_000
@@ -187,10 +187,15 @@ class EngineSettings(Section):
     """Rows of a table from which `auto` scans on the cluster. Two cores gain nothing at 4M rows."""
     distributed_write_rows: Positive = 50_000_000
     """Rows of a table from which `auto` rewrites on the cluster."""
+    distributed_scan_bytes: Positive = 64 << 20
+    """Bytes of rows that a distributed scan holds at a time, shared out among the workers; up to
+    twice as many while a fragment is read whose rows do not fit one share."""
     distributed_nodes_min: Positive = 2
     """Alive nodes that a cluster needs before `auto` distributes."""
     plan_timeout_s: Seconds = 240
     """Deadline of one distributed plan; then 503, and nothing has changed."""
+    plans_max: Positive = 32
+    """Distributed plans at a time; beyond it 503. Each holds a thread of the plan actor."""
     read_timeout_s: Seconds = 120
     """Deadline of one read in process; then 503."""
     stuck_threads_max: Positive = 4

@@ -1,8 +1,8 @@
 """The proof that an open table is the latest, against writers in other processes.
 
-The rule: a read that starts after a write was acknowledged sees it. A writer process acknowledges by
-raising a shared number after each commit; readers take that number first, then ask for the latest
-state, and compare.
+The rule: a read that starts after a write was acknowledged sees it. A writer process acknowledges
+by raising a shared number after each commit; readers take that number first, then ask for the
+latest state, and compare.
 """
 
 import multiprocessing

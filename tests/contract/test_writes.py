@@ -1,6 +1,7 @@
 """What a write promises: done once, seen by every later read, or nothing has changed."""
 
 import asyncio
+import base64
 
 import lance
 import pyarrow as pa
@@ -31,7 +32,9 @@ from cluster.errors import (
     TableVersionNotFound,
 )
 from cluster.identifiers import TableRef
+from cluster.settings import LimitSettings, ViewSettings
 from tests.contract.domain import DATABASE, ipc, make_table, new_key, ref
+from udtf.spec import check_view_definition
 
 pytestmark = pytest.mark.anyio
 
@@ -380,16 +383,35 @@ async def test_create_modes(server: Server) -> None:
 
 
 async def test_rows_of_a_view_are_not_written(server: Server) -> None:
-    await make_table(server, T, ROWS)
-    await server.update_schema_metadata(
-        T, None, new_key(), {"mv.definition": '{"format":1,"kind":"query","query":"SELECT 1"}'}
+    definition = check_view_definition(
+        "query",
+        "SELECT id FROM t",
+        base64.b64encode(pa.schema([("id", pa.int64())]).serialize()).decode(),
+        None,
+        None,
+        LimitSettings(),
+        ViewSettings(),
     )
+    assert (await server.create_view(T, definition, new_key())).version == 1
+    with pytest.raises(TableAlreadyExists):
+        await server.create_view(T, definition, new_key())
     for write in (
         insert(server, ROWS),
         insert(server, ROWS, mode=InsertMode.OVERWRITE),
         server.delete_rows(T, None, new_key(), "true", None),
-        server.update_rows(T, None, new_key(), [Assignment(("n",), "0")], None, None, None),
+        server.update_rows(T, None, new_key(), [Assignment(("id",), "0")], None, None, None),
     ):
         with pytest.raises(InvalidTableState, match="view"):
             await write
-    assert (await server.count_rows(T, LATEST, None, None)).count == 3
+    counted = await server.count_rows(T, LATEST, None, None)
+    assert (counted.count, counted.version) == (0, 1)
+
+
+async def test_nobody_makes_a_view_by_metadata(server: Server) -> None:
+    forged = {"mv.definition": '{"format":1,"kind":"query","query":"SELECT 1"}', "kept": "1"}
+    await make_table(server, T, ROWS.replace_schema_metadata(forged))
+    with pytest.raises(InvalidInput, match="reserved"):
+        await server.update_schema_metadata(T, None, new_key(), {"destrier.view.kind": "udtf"})
+    merged = await server.update_schema_metadata(T, None, new_key(), {"mine": "2"})
+    assert merged == {"kept": "1", "mine": "2"}
+    assert (await insert(server, ROWS)).rows == 3
