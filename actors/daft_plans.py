@@ -30,7 +30,7 @@ def run_items(items: Sequence[WorkItem]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class _Items(DataSource):  # type: ignore[misc] - Daft is untyped
+class _Items(DataSource):  # type: ignore[misc]  # Daft is untyped
     """The work items of one plan."""
 
     items: tuple[WorkItem, ...]
@@ -50,7 +50,7 @@ class _Items(DataSource):  # type: ignore[misc] - Daft is untyped
 
 
 @dataclass(frozen=True)
-class _ItemTask(DataSourceTask):  # type: ignore[misc] - Daft is untyped
+class _ItemTask(DataSourceTask):  # type: ignore[misc]  # Daft is untyped
     """One work item."""
 
     number: int

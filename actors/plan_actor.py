@@ -5,9 +5,8 @@ is the same for every plan: the first costs 1 to 2 s, the next ones 30 to 60 ms.
 they end with it, whatever they are doing, which is how a plan is stopped that does not come back.
 """
 
-import asyncio
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -28,9 +27,9 @@ OPTIONS: dict[str, Any] = {
     # Whoever needs it next starts it; a plan that kills its process must not do so without end.
     "max_restarts": 0,
     "max_task_retries": 0,
-    # Its own bound is on plans that run; those beyond it are refused, not queued.
-    "max_concurrency": 10_000,
 }
+# Calls beyond the plans that may run, each in a thread of its own: enough to refuse them at once.
+_CALLS_REFUSED = 32
 
 
 class PlanActor:
@@ -38,35 +37,31 @@ class PlanActor:
 
     def __init__(self, settings: Settings) -> None:
         runtime.use_daft_on_ray()
-        self._plans_max = settings.engine.plans_max
-        self._running = 0
-        self._threads = ThreadPoolExecutor(self._plans_max, thread_name_prefix="plan")
+        self._room = threading.BoundedSemaphore(settings.engine.plans_max)
 
-    async def run(self, items: Sequence[WorkItem]) -> pa.Table:
-        """Do the items, as daft_plans.run_items.
+    def run(self, items: Sequence[WorkItem]) -> pa.Table:
+        """Do the items, as daft_plans.run_items. Blocks; calls run in threads.
 
         Raises:
             Throttling: too many plans run already.
         """
-        if self._running >= self._plans_max:
+        # Those who start the actor import this module, and need no Daft.
+        from actors.daft_plans import run_items
+
+        if not self._room.acquire(blocking=False):
             raise Throttling("too many distributed requests are running; slow down")
-        self._running += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, _run_items, items
-            )
+            return run_items(items)
         finally:
-            self._running -= 1
+            self._room.release()
 
 
 def start_plan_actor(settings: Settings) -> Any:
     """The plan actor of this deployment, started if it is not there."""
-    options = {**OPTIONS, "name": PLAN_ACTOR, "namespace": settings.ray.namespace}
+    options = {
+        **OPTIONS,
+        "name": PLAN_ACTOR,
+        "namespace": settings.ray.namespace,
+        "max_concurrency": settings.engine.plans_max + _CALLS_REFUSED,
+    }
     return ray.remote(**options)(PlanActor).remote(settings)
-
-
-def _run_items(items: Sequence[WorkItem]) -> pa.Table:
-    # Those who start the actor import this module, and need no Daft.
-    from actors.daft_plans import run_items
-
-    return run_items(items)

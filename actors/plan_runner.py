@@ -4,8 +4,8 @@ The same answers, errors and order as in the process that has the table open. `r
 somewhere, with Daft: on its native runner in tests, in the plan actor on a cluster.
 
 A scan is read in windows of pieces, so that neither workers nor the reader hold more than a bounded
-part of it, and its end is not read when a limit comes first. An offset into filtered rows is found by
-counting; rows that are skipped do not travel.
+part of it, and its end is not read when a limit comes first. An offset into filtered rows is found
+by counting; rows that are skipped do not travel.
 """
 
 import math

@@ -2,8 +2,8 @@
 
 All SQL is run by Lance, at the workers, so a plan's answers and errors are those of the table's own
 process. An answer is a sequence of parts: tables of rows, or values, or at last an error, which
-travels as a value because an exception would reach the caller as text. Every answer ends with a mark, so that
-one that was cut off, or came twice because a worker died, is noticed.
+travels as a value because an exception would reach the caller as text. Every answer ends with a
+mark, so that one that was cut off, or came twice because a worker died, is noticed.
 """
 
 import logging
@@ -38,6 +38,8 @@ ANSWER_SCHEMA = pa.schema(
 
 # Lance's batches are put together to parts of this size: each costs Daft a step of its own.
 _PART_BYTES = 1 << 20
+# Answers lie one behind the other in memory, wherever the one before ends.
+_READ_OPTIONS = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
 
 
 class _Kind(IntEnum):
@@ -156,7 +158,7 @@ class ReadItem:
         batch = _next(batches)
         while batch is not None and size < self.bytes_max:
             part: list[pa.RecordBatch] = []
-            enough = size + _PART_BYTES
+            enough = min(size + _PART_BYTES, self.bytes_max)
             while batch is not None and size < enough:
                 part.append(batch)
                 rows += batch.num_rows
@@ -174,7 +176,7 @@ def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 
 def answer(number: int, item: WorkItem) -> Iterator[pa.RecordBatch]:
-    """Do an item; yields rows of ANSWER_SCHEMA, the last one an end mark. Raises nothing. Blocks."""
+    """Do an item: rows of ANSWER_SCHEMA, the last one an end mark. Blocks, raises nothing."""
     part = 0
     try:
         for value in item.perform():
@@ -254,5 +256,5 @@ def _pickled(value: Any) -> pa.Buffer:
 
 def _from_body(kind: int, body: pa.Buffer) -> Any:
     if kind == _Kind.ROWS:
-        return pa.ipc.open_stream(body).read_all()
+        return pa.ipc.open_stream(body, options=_READ_OPTIONS).read_all()
     return pickle.loads(body)  # noqa: S301 - written by answer(), in a process of this deployment
