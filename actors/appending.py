@@ -19,6 +19,7 @@ from actors.lance_store import (
     branch_uri,
     commit,
     commit_first,
+    field_ids,
     fragments_from_json,
     missing_files,
     write_first_fragments,
@@ -217,10 +218,5 @@ def _create_staged(
 
 
 def _fields_are_there(dataset: Any, fragments: Sequence[Any]) -> bool:
-    known: set[int] = set()
-    waiting = list(dataset.lance_schema.fields())
-    while waiting:
-        item = waiting.pop()
-        known.add(item.id())
-        waiting.extend(item.children())
+    known = set(field_ids(dataset))
     return all(set(file.fields) <= known for item in fragments for file in item.files)

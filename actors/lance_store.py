@@ -184,6 +184,17 @@ def _find_landed(dataset: Any, branch: str | None, transaction_id: str) -> Any |
     return None
 
 
+def field_ids(dataset: Any) -> list[int]:
+    """Lance's ids of every field, nested ones included."""
+    found: list[int] = []
+    waiting = list(dataset.lance_schema.fields())
+    while waiting:
+        item = waiting.pop()
+        found.append(item.id())
+        waiting.extend(item.children())
+    return sorted(found)
+
+
 def transactions(dataset: Any, count_max: int) -> Iterator[tuple[int, Any]]:
     """The newest transactions with their versions, newest first; stops at cleaned-up versions."""
     lowest = max(0, int(dataset.version) - count_max)

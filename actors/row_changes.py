@@ -13,6 +13,7 @@ from actors.field_paths import format_field_path, resolve_field_path
 from actors.freshness import TableHandle
 from actors.guards import refuse_view
 from actors.lance_errors import CommitConflict
+from actors.lance_store import field_ids
 from actors.model import Assignment
 from actors.sql import prepare_expression, prepare_predicate
 from actors.staging import StagedRewrite, UpdatePlan
@@ -112,7 +113,7 @@ def catch_up(staged: Staged, latest: Any, base_uri: str, storage: Storage) -> St
         now = fragments.get(item.fragment_id)
         if now is None or now.to_json() != item.metadata.to_json():
             raise CommitConflict("another writer changed the rows that were looked at")
-    if latest.lance_schema != before.lance_schema and latest.schema != before.schema:
+    if field_ids(latest) != field_ids(before) or latest.schema != before.schema:
         raise CommitConflict("another writer changed the table's columns")
     rewrite = staged.rewrite
     missing = sorted(set(fragments) - rewrite.seen)
@@ -122,11 +123,11 @@ def catch_up(staged: Staged, latest: Any, base_uri: str, storage: Storage) -> St
     return Staged(staged.prepared, rewrite)
 
 
-def operation(staged: Staged) -> Any:
-    """Lance's operation for the whole change."""
+def operation(staged: Staged, latest: Any) -> Any:
+    """Lance's operation for the whole change, to be committed on `latest`."""
     work = staged.prepared.work
     if isinstance(work, UpdatePlan):
-        return staging.update_operation(staged.rewrite)
+        return staging.update_operation(staged.rewrite, latest)
     return staging.delete_operation(staged.rewrite, work)
 
 

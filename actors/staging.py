@@ -24,6 +24,7 @@ from actors.assigning import assign
 from actors.field_paths import format_field_path
 from actors.lance_errors import translate
 from actors.lance_store import (
+    field_ids,
     fragments_from_json,
     fragments_to_json,
     sync_data_files,
@@ -84,15 +85,20 @@ def fragment_ids(dataset: Any) -> list[int]:
     return [fragment.fragment_id for fragment in dataset.get_fragments()]
 
 
-def update_operation(staged: StagedRewrite) -> Any:
-    """Lance's operation for a staged update."""
+def update_operation(staged: StagedRewrite, dataset: Any) -> Any:
+    """Lance's operation for a staged update.
+
+    Rewritten rows keep their row ids, so an index that is told to go on covering them answers with
+    the old values. Every field is named as changed, as Lance's own update does: no index covers the
+    new fragments until it is optimized.
+    """
     in_place = bool(staged.fields_modified)
     return lance.LanceOperation.Update(
         removed_fragment_ids=list(staged.removed),
         updated_fragments=fragments_from_json(staged.updated),
         new_fragments=fragments_from_json(staged.new),
         fields_modified=list(staged.fields_modified),
-        fields_for_preserving_frag_bitmap=[],
+        fields_for_preserving_frag_bitmap=field_ids(dataset),
         update_mode="rewrite_columns" if in_place else "rewrite_rows",
         updated_fragment_offsets={
             fragment: base64.b64decode(text) for fragment, text in staged.offsets.items()

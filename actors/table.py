@@ -401,7 +401,7 @@ class Table:
         latest = self._handle(branch).latest()
         base = branch_uri(self._location.uri, branch)
         caught_up = row_changes.catch_up(staged, latest.dataset, base, self._storage)
-        operation = row_changes.operation(caught_up)
+        operation = row_changes.operation(caught_up, latest.dataset)
         return self._commit(branch, key, operation, caught_up.rewrite.rows, latest.dataset)
 
 

@@ -1,0 +1,175 @@
+"""What a read answers: pinned versions, branches, tags, names of columns, statistics of indexes."""
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from actors.model import LATEST, Assignment, InsertMode, Pin, ScanRequest
+from actors.server import Server
+from cluster.errors import (
+    InvalidInput,
+    ServiceUnavailable,
+    TableBranchNotFound,
+    TableIndexNotFound,
+    TableNotFound,
+    TableTagNotFound,
+    TableVersionNotFound,
+)
+from tests.contract.domain import DATABASE, ipc, make_table, new_key, ref
+
+pytestmark = pytest.mark.anyio
+
+T = ref("t")
+ROWS = pa.table(
+    {
+        "id": pa.array(range(300)),
+        "imageId": pa.array([i % 3 for i in range(300)]),
+        "a": [1] * 300,
+        "A": [2] * 300,
+        "s": pa.array([{"x": i, "y.z": -i} for i in range(300)]),
+        "vector": pa.FixedSizeListArray.from_arrays(
+            pa.array(np.random.default_rng(1).random(300 * 4, dtype=np.float32)), 4
+        ),
+    }
+)
+
+
+async def dataset(server: Server) -> lance.LanceDataset:
+    """The table, opened behind the server's back."""
+    return lance.dataset((await server.catalog(DATABASE).find_table(T.id)).location.uri)
+
+
+async def scan(server: Server, request: ScanRequest, pin: Pin = LATEST) -> pa.Table:
+    stream = await server.scan(T, pin, request, None)
+    return pa.Table.from_batches(stream.batches(), stream.schema)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "count"),
+    [
+        ("imageId = 1", 100),
+        ("`imageId` = 1", 100),
+        ("IMAGEID = 1", 100),
+        ('"imageId" = 1', 100),
+        ("a = 1", 300),
+        ("A = 2", 300),
+        ("a = 2", 0),
+        ("s.x < 10", 10),
+        ("s.`y.z` > -10", 10),
+        ("`s`.`y.z` > -10 AND id IN (1, 2, 400)", 2),
+        ("NOT (id >= 5)", 5),
+    ],
+)
+async def test_predicates_name_columns_exactly(server: Server, predicate: str, count: int) -> None:
+    await make_table(server, T, ROWS)
+    assert (await server.count_rows(T, LATEST, predicate, None)).count == count
+    assert (await scan(server, ScanRequest(filter=predicate))).num_rows == count
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        "",
+        "id =",
+        "nope = 1",
+        "id = 1; drop table t",
+        "id",
+        "id = 'x' AND",
+        '"nope" = 1',
+        "id / 0 = 1",
+    ],
+)
+async def test_a_bad_predicate_is_the_callers_error(server: Server, predicate: str) -> None:
+    await make_table(server, T, ROWS)
+    with pytest.raises(InvalidInput):
+        await server.count_rows(T, LATEST, predicate, None)
+    with pytest.raises(InvalidInput):
+        await scan(server, ScanRequest(filter=predicate))
+
+
+async def test_scans_choose_rows_and_columns(server: Server) -> None:
+    await make_table(server, T, ROWS)
+    columns = (("twice", "id * 2"), ("x", "s.x"), ("id", "id"))
+    request = ScanRequest(filter="id >= 10", columns=columns, limit=3, offset=2, with_row_id=True)
+    found = await scan(server, request)
+    assert found.select(["twice", "x", "id"]).to_pylist() == [
+        {"twice": 24, "x": 12, "id": 12},
+        {"twice": 26, "x": 13, "id": 13},
+        {"twice": 28, "x": 14, "id": 14},
+    ]
+    assert found["_rowid"].to_pylist() == [12, 13, 14]
+    assert (await scan(server, ScanRequest(limit=5, offset=298))).num_rows == 2
+    assert (await scan(server, ScanRequest(limit=5, offset=400))).num_rows == 0
+    assert (await scan(server, ScanRequest(limit=0))).num_rows == 0
+    with pytest.raises(InvalidInput):
+        await scan(server, ScanRequest(columns=(("z", "nope"),)))
+
+
+async def test_reads_see_the_version_that_is_named(server: Server) -> None:
+    await make_table(server, T, ROWS)
+    await server.insert_rows(T, None, InsertMode.APPEND, new_key(), ipc(ROWS))
+    (await dataset(server)).tags.create("first", 1)
+    (await dataset(server)).create_branch("dev", 1)
+    assert (await server.count_rows(T, Pin(version=1), None, None)).count == 300
+    assert (await server.count_rows(T, Pin(tag="first"), "id < 10", None)).count == 10
+    assert (await server.count_rows(T, Pin(branch="dev"), None, None)).count == 300
+    assert (await server.count_rows(T, Pin(version_min=2), None, None)).count == 600
+    for pin, error in (
+        (Pin(version=0), TableVersionNotFound),
+        (Pin(version=99), TableVersionNotFound),
+        (Pin(tag="nope"), TableTagNotFound),
+        (Pin(branch="nope"), TableBranchNotFound),
+        (Pin(branch="dev", version=2), TableVersionNotFound),
+        (Pin(version_min=3), ServiceUnavailable),
+    ):
+        with pytest.raises(error):
+            await server.count_rows(T, pin, None, None)
+    described = await server.describe_table(T, Pin(version=1), detailed=True)
+    assert (described.version, described.num_rows, described.num_fragments) == (1, 300, 1)
+    assert pa.ipc.read_schema(pa.py_buffer(described.schema_ipc)).equals(ROWS.schema)
+
+
+async def test_index_statistics(server: Server) -> None:
+    await make_table(server, T, ROWS)
+    made = await dataset(server)
+    made.create_scalar_index("id", "BTREE", name="by id")
+    made = made.create_index("vector", "IVF_FLAT", name="v", metric="cosine", num_partitions=2)
+    await server.insert_rows(T, None, InsertMode.APPEND, new_key(), ipc(ROWS.slice(0, 7)))
+    stats = await server.describe_index_stats(T, LATEST, "by id")
+    assert (stats.index_type, stats.distance_type) == ("BTree", None)
+    assert (stats.num_indexed_rows, stats.num_unindexed_rows, stats.num_indices) == (300, 7, 1)
+    stats = await server.describe_index_stats(T, LATEST, "v")
+    assert (stats.index_type, stats.distance_type) == ("IVF_FLAT", "cosine")
+    assert (await server.describe_index_stats(T, Pin(version=3), "v")).num_unindexed_rows == 0
+    (await dataset(server)).create_branch("dev", 3)
+    on_branch = await server.describe_index_stats(T, Pin(branch="dev"), "v")
+    assert on_branch.num_unindexed_rows == 0
+    for pin, name in ((LATEST, "nope"), (Pin(version=1), "by id")):
+        with pytest.raises(TableIndexNotFound):
+            await server.describe_index_stats(T, pin, name)
+    with pytest.raises(TableVersionNotFound):
+        await server.describe_index_stats(T, Pin(version=50), "v")
+    with pytest.raises(TableNotFound):
+        await server.describe_index_stats(ref("nope"), LATEST, "v")
+
+
+async def test_updates_and_indexes_agree(server: Server) -> None:
+    await make_table(server, T, ROWS)
+    made = await dataset(server)
+    made.create_scalar_index("imageId", "BITMAP")
+    made.create_scalar_index("s.x", "BTREE")
+    for assignments, predicate in (
+        ([Assignment(("imageId",), "7")], "id < 10"),
+        ([Assignment(("s", "x"), "s.x + 1000")], "id < 20"),
+        ([Assignment(("imageId",), "8")], "imageId = 7"),
+    ):
+        await server.update_rows(T, None, new_key(), assignments, predicate, None, None)
+    for predicate, flat, count in (
+        ("imageId = 8", "imageId + 0 = 8", 10),
+        ("imageId = 7", "imageId + 0 = 7", 0),
+        ("s.x >= 1000", "s.x + 0 >= 1000", 20),
+        ("s.x < 20", "s.x + 0 < 20", 0),
+    ):
+        assert (await server.count_rows(T, LATEST, predicate, None)).count == count
+        assert (await server.count_rows(T, LATEST, flat, None)).count == count
