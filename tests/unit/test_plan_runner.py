@@ -212,7 +212,7 @@ def test_an_update_keeps_the_schema_to_the_byte_and_appends_go_on(planned: Plann
     )
     assert staged.rows == 500
     assert staged.seen == frozenset(range(FRAGMENTS))
-    after = commit(planned, update_operation(staged, planned))
+    after = commit(planned, update_operation(staged, planned.dataset))
     assert after.schema.serialize() == before.serialize()
     names = {row["id"]: row["name"] for row in after.to_table().to_pylist()}
     assert names == {
@@ -229,7 +229,7 @@ def test_an_update_keeps_row_ids(planned: Planned) -> None:
     staged = planned.runner.stage(
         planned.dataset.uri, None, 1, work, all_fragments(planned.dataset)
     )
-    assert row_ids(commit(planned, update_operation(staged, planned))) == before
+    assert row_ids(commit(planned, update_operation(staged, planned.dataset))) == before
 
 
 def row_ids(dataset: Any) -> dict[int, int]:

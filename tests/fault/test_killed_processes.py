@@ -1,0 +1,104 @@
+"""Processes of a running server are killed under writers that send again what was not answered.
+
+The right values: every acknowledged row is there once, no other row is, and the server goes on.
+Each request keeps its id over all its tries, as clients do that retry inside one call.
+"""
+
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import psutil
+import pyarrow as pa
+import pytest
+
+from tests.clients.running_server import RunningServer, running_server
+from tests.contract.domain import ipc
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+WRITERS = 4
+SECONDS = 10.0
+KILLS = 3
+TRY_AGAIN_S = 120.0
+
+
+def children(name: str) -> list[psutil.Process]:
+    """Processes of this test's server whose title begins with `name`."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "".join(process.cmdline()).startswith(name):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def client_of(server: RunningServer) -> httpx.Client:
+    headers = {"x-api-key": server.admin_key}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=60)
+
+
+def send(client: httpx.Client, path: str, **body: object) -> httpx.Response:
+    """Send until there is an answer that is final."""
+    headers = {"x-request-id": str(uuid.uuid4())}
+    deadline = time.monotonic() + TRY_AGAIN_S
+    while time.monotonic() < deadline:
+        try:
+            answer = client.post(path, headers=headers, **body)  # type: ignore[arg-type]
+        except httpx.TransportError:
+            time.sleep(0.05)
+            continue
+        if answer.status_code < 500:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"{path}: no final answer within {TRY_AGAIN_S} s")
+
+
+@pytest.mark.parametrize("victim", ["ray::Table", "ray::ServeReplica"])
+def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, victim: str) -> None:
+    with running_server(tmp_path) as server:
+        with client_of(server) as client:
+            rows = pa.table({"id": pa.array([0]), "n": pa.array([0])})
+            assert send(client, "/v1/table/t/create", content=ipc(rows)).status_code == 200
+            assert send(client, "/v1/table/t/insert", content=ipc(rows)).status_code == 200
+        stop = threading.Event()
+
+        def write(number: int) -> tuple[int, int]:
+            inserted = added = 0
+            row = ipc(pa.table({"id": pa.array([1 + number]), "n": pa.array([0])}))
+            with client_of(server) as own:
+                while not stop.is_set():
+                    assert send(own, "/v1/table/t/insert", content=row).status_code == 200
+                    inserted += 1
+                    update = {"updates": [["n", "n + 1"]], "predicate": "id = 0"}
+                    if inserted % 5 == 0:
+                        answer = send(own, "/v1/table/t/update", json=update)
+                        assert answer.json()["updated_rows"] == 2
+                        added += 1
+            return inserted, added
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            writers = [pool.submit(write, number) for number in range(WRITERS)]
+            killed = 0
+            for _ in range(KILLS):
+                time.sleep(SECONDS / (KILLS + 1))
+                for process in children(victim)[:1]:
+                    process.kill()
+                    killed += 1
+            time.sleep(SECONDS / (KILLS + 1))
+            stop.set()
+            done = [writer.result() for writer in writers]
+        assert killed == KILLS
+        inserted = sum(count for count, _ in done)
+        added = sum(count for _, count in done)
+        assert inserted > WRITERS and added > 0
+        with client_of(server) as client:
+            answer = send(client, "/v1/table/t/count_rows", json={})
+            assert int(answer.text) == 2 + inserted
+            answer = send(client, "/v1/table/t/count_rows", json={"predicate": f"n = {added}"})
+            assert int(answer.text) == 2
