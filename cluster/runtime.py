@@ -75,67 +75,87 @@ def prepare_environment(settings: Settings) -> None:
 class Cluster:
     """The Ray that this process is part of; `folder` holds its files if it was started here."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
-        self._is_leaving = False
+    def __init__(self, folder: Path | None, end_timeout_s: float) -> None:
+        self._folder = folder
+        self._end_timeout_s = end_timeout_s
+        self._address: str | None = None
+        self._ends_by: float | None = None
+        self._has_left = threading.Event()
 
-    def limit_end(self, timeout_s: float) -> None:
-        """End this process if the cluster dies first, or if leaving it takes over `timeout_s`.
+    def joined(self) -> None:
+        """Note where the cluster answers, now that this process is part of it."""
+        import ray
+
+        self._address = ray.get_runtime_context().gcs_address
+
+    def limit_end(self) -> None:
+        """End this process if the cluster dies before it is left, or if the end takes too long.
 
         A signal to the whole process group ends Ray too, and Ray's own calls would then wait for a
         minute and end the process without a word.
         """
-        watch = threading.Thread(target=self._watch_end, args=(timeout_s,), daemon=True)
-        watch.start()
+        if self._ends_by is None:
+            self._ends_by = time.monotonic() + self._end_timeout_s
+            threading.Thread(target=self._watch_end, args=(self._ends_by,), daemon=True).start()
 
     def leave(self) -> None:
         """Disconnect; a Ray started here ends."""
         import ray
 
-        self._is_leaving = True
+        self.limit_end()
+        self._address = None
         ray.shutdown()
+        self._has_left.set()
 
-    def _watch_end(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            time.sleep(_WATCH_S)
-            if not self._is_leaving and not self._answers():
+    def _watch_end(self, ends_by: float) -> None:
+        while time.monotonic() < ends_by:
+            if self._has_left.wait(_WATCH_S):
+                return
+            address = self._address
+            if address is not None and not _answers(address):
                 self._abandon("Ray ended before the server did")
-        self._abandon(f"stopping took longer than {timeout_s:.0f} s")
-
-    def _answers(self) -> bool:
-        import ray
-
-        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _WATCH_S).close()
-        except OSError:
-            return False
-        return True
+        self._abandon(f"the end took longer than {self._end_timeout_s:.0f} s")
 
     def _abandon(self, reason: str) -> None:
         logger.error("%s; requests may have been cut off", reason)
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(1)
+
+
+def _answers(address: str) -> bool:
+    """Whether anything listens on a `host:port`; a slow answer is one."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _WATCH_S).close()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
 def ray_cluster(
-    settings: Settings, while_starting: Callable[[], None] = lambda: None
+    settings: Settings,
+    while_starting: Callable[[], None] = lambda: None,
+    end_timeout_s: float = 60,
 ) -> Iterator[Cluster]:
     """Start a Ray on this machine, or join the one of `settings.ray.address`, and leave it again.
 
     A Ray started here listens on loopback alone, keeps its files in a temporary folder and ends,
-    with everything that runs in it, when the block does. `while_starting` is called when Ray is
-    imported and before it starts: start a thread there for what can be done meanwhile.
+    with everything that runs in it, when the block does; if that takes over `end_timeout_s`, this
+    process ends without it. `while_starting` is called when Ray is imported and before it starts:
+    start a thread there for what can be done meanwhile.
     """
     prepare_environment(settings)
     with temporary_folder(settings) as folder:
         import ray
 
+        # Ray looks for SIGTERM's handler in the main thread alone, and says so of any other.
+        logging.getLogger("ray._private.worker").setLevel(logging.ERROR)
         while_starting()
-        cluster = Cluster(folder)
+        cluster = Cluster(folder, end_timeout_s)
         try:
             if folder is None:
                 ray.init(
@@ -154,6 +174,7 @@ def ray_cluster(
                     logging_level=logging.WARNING,
                     _temp_dir=str(folder),
                 )
+            cluster.joined()
             yield cluster
         finally:
             cluster.leave()

@@ -9,9 +9,9 @@ import socket
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +23,7 @@ from serve_app.commands import failure
 from serve_app.keys import ensure_admin_key
 from serve_app.listener import reserve_address
 
+_SIGNALS_S = 0.02
 _READY_TIMEOUT_S = 30.0
 _READY_POLL_S = 0.02
 # Beyond the time for accepted requests: replicas, actors and Ray itself end within a few seconds.
@@ -45,45 +46,35 @@ def run(args: argparse.Namespace) -> int:
     telemetry.configure_logging()
     try:
         distribution.check_packages()
-        with _stop_signals() as signals, _reserved(_settings(args)) as settings:
-            _serve(settings, signals)
-    except _Stopped:
-        return 0
+        with _reserved(_settings(args)) as settings, ThreadPoolExecutor(1) as executor:
+            # In a thread, so that a signal never breaks into Ray's start: an exception between a
+            # lock's taking and its release would hang the process. This thread has the signals.
+            joined, stop = threading.Event(), threading.Event()
+            life = executor.submit(_live, settings, joined, stop)
+            while not (joined.is_set() or life.done()):
+                # Ray's libraries take SIGTERM at some moment of their start: it is taken back.
+                _set_on_signals(stop)
+                joined.wait(_SIGNALS_S)
+            _set_on_signals(stop)
+            life.result()
     except DestrierError as error:
         return failure.report(error)
-    except Exception as error:  # noqa: BLE001 - whatever it is, nobody reads a traceback of ours
+    except Exception as error:  # noqa: BLE001 - whatever it is, operators get a sentence
         print(f"destrier: could not start: {error}", file=sys.stderr)
         return failure.REFUSED
     return 0
 
 
-class _Stopped(BaseException):
-    """A signal asked for the end; passes through start-up code as KeyboardInterrupt does."""
+def _set_on_signals(stop: threading.Event) -> None:
+    """The first SIGINT or SIGTERM sets `stop`; the second ends the process at once."""
 
-
-class _StopSignals:
-    """The first SIGINT or SIGTERM begins a graceful end, the second ends the process at once."""
-
-    def __init__(self) -> None:
-        self._has_come = False
-
-    def install(self) -> None:
-        """Take both signals; Ray takes SIGTERM while it starts, so this is called again then."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._has_come:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
             os._exit(128 + number)
-        self._has_come = True
-        raise _Stopped
+        stop.set()
 
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[_StopSignals]:
-    signals = _StopSignals()
-    signals.install()
-    yield signals
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -125,39 +116,34 @@ def _reserved(settings: Settings) -> Iterator[Settings]:
         held.close()
 
 
-def _serve(settings: Settings, signals: _StopSignals) -> None:
-    """Start everything, say so, wait for a signal, end everything."""
+def _live(settings: Settings, joined: threading.Event, stop: threading.Event) -> None:
+    """Start everything, say so, wait for `stop`, end everything; `joined` tells that Ray runs."""
     url = f"http://{_authority(settings)}{settings.http.base_path}"
     _introduce_administrator(settings, url)
     runtime.prepare_environment(settings)
     # Ray Serve takes a second to import, which Ray's own start leaves room for.
     importing = threading.Thread(target=_import_deployment, daemon=True)
-    with runtime.ray_cluster(settings, while_starting=importing.start) as cluster:
-        signals.install()
+    end_timeout_s = settings.http.drain_timeout_s + _END_MARGIN_S
+    with runtime.ray_cluster(settings, importing.start, end_timeout_s) as cluster:
+        joined.set()
         importing.join()
+        if stop.is_set():
+            return
         from serve_app import deployment
 
         try:
             deployment.run(settings)
-            _wait_until_ready(f"http://{_authority(settings)}/-/readyz")
-            print(f"ready {url}", flush=True)
-            while True:
-                signal.pause()
+            if _becomes_ready(f"http://{_authority(settings)}/-/readyz", stop):
+                print(f"ready {url}", flush=True)
+            stop.wait()
         finally:
-            cluster.limit_end(settings.http.drain_timeout_s + _END_MARGIN_S)
-            _end(settings)
+            cluster.limit_end()
+            deployment.stop(settings)
+            runtime.end_actors(settings.ray.namespace)
 
 
 def _import_deployment() -> None:
     import serve_app.deployment  # noqa: F401
-
-
-def _end(settings: Settings) -> None:
-    """Let replicas finish what they have accepted, then end the actors that outlive a driver."""
-    from serve_app import deployment
-
-    deployment.stop(settings)
-    runtime.end_actors(settings.ray.namespace)
 
 
 def _introduce_administrator(settings: Settings, url: str) -> None:
@@ -174,18 +160,20 @@ def _introduce_administrator(settings: Settings, url: str) -> None:
     )
 
 
-def _wait_until_ready(probe: str) -> None:
-    """Wait for a replica's answer.
+def _becomes_ready(probe: str, stop: threading.Event) -> bool:
+    """Wait for a replica's answer; False if `stop` comes first.
 
     Raises:
-        ServiceUnavailable: none came in time.
+        ServiceUnavailable: neither came in time.
     """
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while time.monotonic() < deadline:
+        if stop.is_set():
+            return False
         try:
             with urllib.request.urlopen(probe, timeout=_READY_TIMEOUT_S):  # noqa: S310 - our own
-                return
-        except (urllib.error.URLError, OSError):
+                return True
+        except OSError:
             time.sleep(_READY_POLL_S)
     raise ServiceUnavailable(f"replicas started, but {probe} does not answer")
 

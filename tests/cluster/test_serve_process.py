@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ import psutil
 import pytest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+DESTRIER = (sys.executable, "-m", "serve_app")
 
 _START_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
@@ -78,8 +81,7 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "DESTRIER_"))}
     with (folder / "stderr").open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "serve_app", "serve", "--port", "0"]
-            + ["--root", str(folder / "root"), *options],
+            [*DESTRIER, "serve", "--port", "0", "--root", str(folder / "root"), *options],
             env={**inherited, "TMPDIR": str(folder / "t"), **environment},
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -104,8 +106,6 @@ def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder with a short name: pytest's own would make Ray's socket paths too long."""
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="d", dir="/tmp") as name:
         yield Path(name)
 
