@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from actors.arrow_types import has_offsets, is_bytes, is_list, is_list_view, is_text
 from actors.column_text import TYPE_CHARACTERS_MAX, child_path, list_columns, shorten
 from actors.extension_values import BLOB_EXTENSION, JSON_EXTENSION, check_blobs, check_json
 from cluster.errors import InvalidInput, TableSchemaValidationError
@@ -22,6 +23,8 @@ OFFSET_MAX = (1 << 31) - 1
 """Bytes or values that one array with 32-bit offsets can hold."""
 NULLS_BYTES_MAX = 64 << 20
 """Bytes of nulls that are made at a time for a column that the input lacks."""
+
+_VIEW_BYTES = 16
 
 Convert = Callable[[pa.Array], pa.Array]
 
@@ -70,7 +73,8 @@ class FieldPlan:
 
         Children of a struct are null where it is: `parent_nulls` such nulls are no fault.
         """
-        if self.index is None:
+        # Offsets of an array without values may be absent or anything, and Lance follows them.
+        if self.index is None or length == 0:
             return make_nulls(self.field.type, length, self.path)
         array = self.convert(sources[self.index])
         if not self.field.nullable:
@@ -156,6 +160,9 @@ def _is_settled(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether arrays of `source` can be taken as they are, with nothing to check."""
     if source != target or isinstance(target, pa.BaseExtensionType) or types.is_dictionary(target):
         return False
+    # Lists may have no items at all, which FieldPlan.make() then replaces.
+    if is_list(target) and has_offsets(target.value_type):
+        return False
     # Equality of types ignores the names of lists' items.
     return all(
         target.field(i).nullable
@@ -163,30 +170,6 @@ def _is_settled(source: pa.DataType, target: pa.DataType) -> bool:
         and _is_settled(source.field(i).type, target.field(i).type)
         for i in range(target.num_fields)
     )
-
-
-def is_text(type_: pa.DataType) -> bool:
-    """Whether values are UTF-8 strings, in whichever layout."""
-    return bool(
-        types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
-    )
-
-
-def is_bytes(type_: pa.DataType) -> bool:
-    """Whether values are bytes of varying length, in whichever layout."""
-    return bool(
-        types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_)
-    )
-
-
-def is_list(type_: pa.DataType) -> bool:
-    """Whether values are lists of varying length, in whichever layout (maps are not lists)."""
-    return bool(types.is_list(type_) or types.is_large_list(type_) or is_list_view(type_))
-
-
-def is_list_view(type_: pa.DataType) -> bool:
-    """Whether values are lists that may share their items."""
-    return bool(types.is_list_view(type_) or types.is_large_list_view(type_))
 
 
 def refuse_type(source: pa.DataType, target: pa.DataType, path: str) -> NoReturn:
@@ -229,6 +212,7 @@ def _cast_bytes(array: pa.Array, target: pa.DataType, path: str, growth: Growth)
     """Strings or bytes in another layout."""
     if types.is_string_view(array.type) or types.is_binary_view(array.type):
         growth.claim(_view_bytes(array), path)
+        array = _without_null_views(array)
     elif types.is_string(target) or types.is_binary(target):
         if _sum(pc.binary_length(array)) > OFFSET_MAX:
             raise TooLarge(path)
@@ -251,6 +235,20 @@ def _view_bytes(array: pa.Array) -> int:
         ],
     )
     return _sum(pc.if_else(array.is_valid(), pc.list_element(views, 0), 0))
+
+
+def _without_null_views(array: pa.Array) -> pa.Array:
+    """The same values with empty views for nulls: a cast follows those, and nothing checks them."""
+    if array.null_count == 0:
+        return array
+    validity, views, *data = array.buffers()
+    slots = pa.Array.from_buffers(
+        pa.binary(_VIEW_BYTES), len(array), [validity, views], offset=array.offset
+    )
+    clean = pc.fill_null(slots, bytes(_VIEW_BYTES))
+    return pa.Array.from_buffers(
+        array.type, len(array), [array.is_valid().buffers()[1], clean.buffers()[1], *data]
+    )
 
 
 def _sum(numbers: pa.Array) -> int:
@@ -299,6 +297,8 @@ def _plan_to_dictionary(
         else:
             encoded = convert_values(array).dictionary_encode()
             indices, values = encoded.indices, encoded.dictionary
+        if len(values) == 0:
+            values = make_nulls(target.value_type, 0, path)
         try:
             indices = indices.cast(target.index_type)
         except pa.ArrowInvalid:
@@ -453,7 +453,11 @@ def _plan_map(source: pa.MapType, target: pa.MapType, path: str, growth: Growth)
 
 def _entry_lists(array: pa.MapArray) -> pa.Array:
     """The same memory as lists of key and value, which more functions take than maps."""
-    entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
+    # Children may be longer than what holds them.
+    length = min(len(array.keys), len(array.items))
+    entries = pa.StructArray.from_arrays(
+        [array.keys[:length], array.items[:length]], names=["key", "value"]
+    )
     return pa.Array.from_buffers(
         pa.list_(entries.type),
         len(array),

@@ -7,7 +7,6 @@ never changed: int32 is not taken for int64, nor a timestamp in another unit or 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -20,8 +19,10 @@ from actors.arrow_conversions import (
     plan_fields,
     value_bytes,
 )
+from actors.arrow_types import decode_texts
 from actors.column_text import TYPE_CHARACTERS_MAX, shorten
 from actors.new_schema import check_new_schema
+from actors.ports import ArrowReader
 from cluster.errors import DestrierError, InvalidInput, TableSchemaValidationError
 from cluster.settings import LimitSettings
 
@@ -40,31 +41,22 @@ def read_stream(body: bytes) -> pa.Table:
     """
     with refusing_invalid_arrow():
         reader = _open(body)
-        table = reader.read_all()
-        table.validate(full=True)
-    return table
+        batches = list(reader)
+        for batch in batches:
+            batch.validate(full=True)
+        return pa.Table.from_batches(batches, schema=reader.schema)
 
 
-def open_stream(body: bytes | BinaryIO) -> pa.RecordBatchReader:
+def open_stream(body: bytes | ArrowReader) -> pa.RecordBatchReader:
     """A reader of an Arrow IPC stream as it arrives; blocks. InvalidInput if it has no schema."""
     with refusing_invalid_arrow():
         return _open(body)
 
 
-def _open(source: bytes | BinaryIO) -> pa.RecordBatchReader:
+def _open(source: bytes | ArrowReader) -> pa.RecordBatchReader:
     reader = pa.ipc.open_stream(source, options=READ_OPTIONS)
-    check_names(list(reader.schema))
+    decode_texts(list(reader.schema))
     return reader
-
-
-def check_names(fields: list[pa.Field]) -> None:
-    """Decode every name: Arrow decodes them late, and fails late on what is not UTF-8."""
-    for field in fields:
-        str(field.name)
-        type_ = field.type
-        if isinstance(type_, pa.BaseExtensionType):
-            type_ = type_.storage_type
-        check_names([type_.field(i) for i in range(type_.num_fields)])
 
 
 @contextmanager
@@ -156,6 +148,13 @@ class _Fit:
                         f"Column {error} has a row of more than {OFFSET_MAX} bytes; split it."
                     ) from None
                 waiting += [rows[half:], rows[:half]]
+            except pa.ArrowMemoryError:
+                raise
+            except pa.ArrowException as error:
+                raise InvalidInput(
+                    "The request's Arrow data cannot be converted:"
+                    f" {shorten(str(error), TYPE_CHARACTERS_MAX)}"
+                ) from error
             else:
                 yield piece
 

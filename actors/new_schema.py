@@ -11,7 +11,7 @@ from typing import NoReturn
 import pyarrow as pa
 from pyarrow import types
 
-from actors.arrow_conversions import is_bytes, is_list, is_text
+from actors.arrow_types import children_of, is_bytes, is_list, is_text
 from actors.column_text import TYPE_CHARACTERS_MAX, child_path, shorten
 from actors.extension_values import JSON_EXTENSION
 from cluster.errors import TableSchemaValidationError
@@ -40,6 +40,8 @@ def check_new_schema(schema: pa.Schema, limits: LimitSettings) -> pa.Schema:
     TableSchemaValidationError, naming the column, for names and types that a table cannot have
     and for more fields or metadata than `limits` allow.
     """
+    if len(schema) == 0:
+        raise TableSchemaValidationError("The schema has no columns; a table needs one or more.")
     _check_count(list(schema), limits.columns_max)
     _check_metadata(schema.metadata, "The schema", limits)
     _check_names(schema.names, None)
@@ -58,15 +60,6 @@ def _check_count(fields: list[pa.Field], count_max: int) -> None:
                 f"The schema has more than {count_max} fields, nested ones counted."
             )
         level = [child for field in level for child in children_of(field.type)]
-
-
-def children_of(type_: pa.DataType) -> list[pa.Field]:
-    """The fields inside a type, an extension's or a dictionary's storage included."""
-    if isinstance(type_, pa.BaseExtensionType):
-        type_ = type_.storage_type
-    if types.is_dictionary(type_):
-        type_ = type_.value_type
-    return [type_.field(i) for i in range(type_.num_fields)]
 
 
 def _check_metadata(metadata: dict[bytes, bytes] | None, owner: str, limits: LimitSettings) -> None:
@@ -171,10 +164,14 @@ def _is_fixed_width(type_: pa.DataType) -> bool:
         or types.is_time(type_)
         or types.is_timestamp(type_)
         or types.is_duration(type_)
-        or types.is_decimal128(type_)
-        or types.is_decimal256(type_)
+        or _is_storable_decimal(type_)
         or types.is_fixed_size_binary(type_)
     )
+
+
+def _is_storable_decimal(type_: pa.DataType) -> bool:
+    is_wide = types.is_decimal128(type_) or types.is_decimal256(type_)
+    return bool(is_wide and -128 <= type_.scale <= 127)
 
 
 def _store_extension(
@@ -221,12 +218,12 @@ def _store_struct(
 def _store_fixed_size_list(
     type_: pa.FixedSizeListType, path: str, depth: int, limits: LimitSettings
 ) -> pa.DataType:
-    """Lance writes some of structs that it cannot read, and forgets that items are not null."""
+    """Lance writes some of structs that it cannot read, and keeps nothing of the item's field."""
     item = type_.value_type
     if type_.list_size == 0 or not (_is_fixed_width(item) or types.is_fixed_size_list(item)):
         _refuse(type_, path)
     stored = _store(type_.value_field, path, depth + 1, limits)
-    return pa.list_(stored.with_nullable(True), type_.list_size)
+    return pa.list_(stored.with_nullable(True).remove_metadata(), type_.list_size)
 
 
 def _refuse(type_: pa.DataType, path: str) -> NoReturn:
