@@ -86,7 +86,9 @@ class Call:
     @property
     def is_lancedb(self) -> bool:
         """Whether LanceDB's client asks: it alone ends the path of a table route with a slash."""
-        return bool(self.request.scope["state"].get("trailing_slash"))
+        if self.request.scope["state"].get("trailing_slash"):
+            return True
+        return self.request.headers.get("user-agent", "").startswith("LanceDB-")
 
     @property
     def is_generated_client(self) -> bool:

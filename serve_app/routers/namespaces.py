@@ -1,8 +1,12 @@
 """Namespaces and the tables inside them."""
 
+import re
+
 from starlette.responses import Response
 
-from actors.model import CreateMode
+from actors.model import CreateMode, Page
+from actors.ports import CatalogOperations
+from cluster.identifiers import ObjectId
 from serve_app.dependencies import IncludeDeclared, Limit, OnObject, PageToken
 from serve_app.rights import Right
 from serve_app.routing import OperationRouter
@@ -22,6 +26,9 @@ from serve_app.wire.namespaces import (
 )
 
 router = OperationRouter("/v1/namespace/{id}", ["Namespace"])
+
+# What LanceDB's client accepts in a listing; one other name fails the whole of it.
+_LANCEDB_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @router.post("/create")
@@ -90,8 +97,28 @@ async def list_tables(
     """List the tables directly inside a namespace."""
     namespace = call.namespace(Right.LIST)
     size = check_page_limit(limit, call.limits)
-    return ListTablesResponse.of(
-        await call.catalog.list_tables(
-            namespace, page_token or None, size, include_declared=include_declared
+    token = page_token or None
+    if call.is_lancedb:
+        page = await list_plain_names(call.catalog, namespace, token, size)
+    else:
+        page = await call.catalog.list_tables(
+            namespace, token, size, include_declared=include_declared
         )
-    )
+    return ListTablesResponse.of(page)
+
+
+async def list_plain_names(
+    catalog: CatalogOperations, namespace: ObjectId, token: str | None, size: int | None
+) -> Page[str]:
+    """A page of the tables of `namespace` that LanceDB's client can be told of."""
+    names: list[str] = []
+    while True:
+        page = await catalog.list_tables(namespace, token, size, include_declared=True)
+        names += [name for name in page.items if _LANCEDB_NAME.fullmatch(name)]
+        token = page.page_token
+        if size is not None and len(names) > size:
+            return Page(tuple(names[:size]), names[size - 1])
+        if token is None:
+            return Page(tuple(names))
+        if size is not None and len(names) == size:
+            return Page(tuple(names), token)

@@ -1,15 +1,14 @@
 """Tables: their names, schema and life."""
 
-import re
 from typing import Annotated
 
 from fastapi import Query
 from starlette.responses import Response
 
-from actors.model import CreateMode, NewTable, Page
-from actors.ports import CatalogOperations
-from cluster.identifiers import ObjectId, parse_branch
+from actors.model import CreateMode, NewTable
+from cluster.identifiers import parse_branch
 from serve_app.dependencies import (
+    ROOT,
     BranchQuery,
     Call,
     IncludeDeclared,
@@ -21,6 +20,7 @@ from serve_app.dependencies import (
     read_arrow,
 )
 from serve_app.rights import Right
+from serve_app.routers.namespaces import list_plain_names
 from serve_app.routing import ARROW_BODY, OperationRouter
 from serve_app.schema_json import Dialect
 from serve_app.wire.base import check_map, check_page_limit, parse_mode
@@ -49,9 +49,6 @@ from serve_app.wire.tables import (
 
 router = OperationRouter("/v1/table", ["Table"])
 
-# What LanceDB's client accepts in a listing; one other name fails the whole of it.
-_LANCEDB_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-
 
 @router.get("")
 async def list_all_tables(
@@ -65,7 +62,7 @@ async def list_all_tables(
     size = check_page_limit(limit, call.limits)
     token = page_token or None
     if call.is_lancedb:
-        page = await _list_plain_names(call.catalog, token, size)
+        page = await list_plain_names(call.catalog, ROOT, token, size)
     else:
         page = await call.catalog.list_all_tables(token, size, include_declared=include_declared)
     return ListTablesResponse.of(page)
@@ -200,20 +197,3 @@ async def create_from_stream(
             )
         )
     return CreateTableResponse.of(created)
-
-
-async def _list_plain_names(
-    catalog: CatalogOperations, token: str | None, size: int | None
-) -> Page[str]:
-    """A page of the root's tables that LanceDB's client can be told of."""
-    names: list[str] = []
-    while True:
-        page = await catalog.list_tables(ObjectId(()), token, size, include_declared=True)
-        names += [name for name in page.items if _LANCEDB_NAME.fullmatch(name)]
-        token = page.page_token
-        if size is not None and len(names) > size:
-            return Page(tuple(names[:size]), names[size - 1])
-        if token is None:
-            return Page(tuple(names))
-        if size is not None and len(names) == size:
-            return Page(tuple(names), token)

@@ -127,6 +127,15 @@ def test_declared_tables_may_be_left_out(
     assert found == (["t"] if shown else [])
 
 
+def test_lancedb_lists_tables_that_it_can_name(client: HttpClient, server: FakeServer) -> None:
+    for name in ("a", "b c", "d", "é"):
+        server.add_table("n", name, rows=None)
+    lancedb = {"user-agent": "LanceDB-Python-Client/0.40.0"}
+    path = "/v1/namespace/n/table/list"
+    assert client.get(path, headers=lancedb).json() == {"tables": ["a", "d"]}
+    assert client.get(path).json() == {"tables": ["a", "b c", "d", "é"]}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "rights"),
     [

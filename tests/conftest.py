@@ -1,0 +1,56 @@
+"""What several folders of tests drive: one running server, started once.
+
+Tests share a database and have tables of their own, since the first change of a database starts an
+actor that takes a second; only what lists a database needs one for itself.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.clients import airports
+from tests.clients.plain_http import Database
+from tests.clients.running_server import RunningServer, running_server
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server process, started once for all tests that need one."""
+    with running_server(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def database(live_server: RunningServer) -> Iterator[Database]:
+    """The database that tests share, as the administrator sees it over plain HTTP."""
+    with Database(live_server, "everyone") as database:
+        yield database
+
+
+@pytest.fixture
+def fresh_database(live_server: RunningServer) -> Iterator[Database]:
+    """A database that no other test sees."""
+    with Database(live_server, f"own-{next(_NUMBERS)}") as database:
+        yield database
+
+
+@pytest.fixture
+def table() -> str:
+    """A name that no other test uses."""
+    return f"table-{next(_NUMBERS)}"
+
+
+@pytest.fixture(scope="session")
+def airports_table(database: Database) -> str:
+    """A table of all airports that every test reads and none changes."""
+    database.create("airports", airports.arrow(airports.airports()))
+    return "airports"
+
+
+@pytest.fixture(scope="session")
+def reader_key(live_server: RunningServer) -> str:
+    """A key that may read everything and change nothing."""
+    return live_server.make_key("reader", "read+list:*")
