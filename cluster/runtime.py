@@ -24,8 +24,9 @@ logger = logging.getLogger(__name__)
 _FOLDER_PREFIX = "destrier-"
 _LOCK = "lock"
 _RANDOM_CHARACTERS = 8
-# Linux ends a socket's path at 107 characters, of which Ray's names in our folder take up to 66.
-FOLDER_CHARACTERS_MAX = 40
+# Linux ends a socket's path at 107 characters, of which Ray's names in our folder take up to 68;
+# HAProxy ends it at 97, of which 59 are not ours.
+FOLDER_CHARACTERS_MAX = 36
 # Often enough that an orderly end is not held up, and seldom enough to cost nothing.
 _WATCH_S = 0.5
 _LOOPBACK = "127.0.0.1"
@@ -55,6 +56,8 @@ _LOCAL_ENVIRONMENT = {
 _SERVE_INGRESS_ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    # Half a minute by default, for load balancers to look away; HAProxy tries another replica.
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
 }
 
 
@@ -172,7 +175,8 @@ def ray_cluster(
                     dashboard_host=_LOOPBACK,
                     object_store_memory=settings.ray.object_store_bytes,
                     logging_level=logging.WARNING,
-                    _temp_dir=str(folder),
+                    # Ray opens its folder to every user, so it gets one inside ours.
+                    _temp_dir=str(folder / "ray"),
                 )
             cluster.joined()
             yield cluster
@@ -231,12 +235,15 @@ def _remove_ownerless_folders(parent: Path) -> None:
 
 
 def _keep_haproxy_in(folder: Path) -> None:
-    """Keep HAProxy's administration socket, which anyone may use, in a folder that only we may."""
+    """Keep HAProxy's administration socket, which anyone may use, in a folder that only we may.
+
+    Ray adds 57 characters to the folder, and HAProxy ends a socket's path at 97: hence the names.
+    """
     for variable, name in {
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": "a",
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "m",
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
-        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
     }.items():
-        os.environ.setdefault(variable, str(folder / "haproxy" / name))
+        os.environ.setdefault(variable, str(folder / name))

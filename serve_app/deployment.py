@@ -39,7 +39,14 @@ async def build_gateway(settings: Settings, replica: str) -> Gateway:
 
     server = Server.on_ray(settings)
     app = create_app(settings, server, build_authenticator(settings))
-    return Gateway(app, settings, server.healthy, replica, server.close)
+    return Gateway(
+        app,
+        settings,
+        server.healthy,
+        replica,
+        server.close,
+        tells_request_id=settings.http.ingress == "direct",
+    )
 
 
 class ListeningReplica:

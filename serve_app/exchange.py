@@ -73,7 +73,7 @@ class Exchange:
         receive: Receive,
         send: Send,
         head: RequestHead,
-        request_id: bytes,
+        request_id: bytes | None,
         timeout_s: float,
         drain_bytes_max: int,
     ) -> None:
@@ -159,7 +159,8 @@ class Exchange:
 
     def _answer_headers(self, headers: Headers) -> Headers:
         own = [(name, value) for name, value in headers if name != b"x-request-id"]
-        own.append((b"x-request-id", self._request_id))
+        if self._request_id is not None:
+            own.append((b"x-request-id", self._request_id))
         if self.closes:
             own.append((b"connection", b"close"))
         return own

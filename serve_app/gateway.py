@@ -45,7 +45,8 @@ class Gateway:
     """An ASGI app around `app` that never has more in flight than `settings` allow.
 
     `is_healthy` is asked at each probe; an unhealthy or draining gateway answers probes with 503.
-    `close` is awaited when the HTTP server has stopped.
+    `close` is awaited when the HTTP server has stopped. `tells_request_id` puts `x-request-id` on
+    answers, which Ray Serve's own HTTP does by itself.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Gateway:
         is_healthy: Callable[[], bool] = lambda: True,
         replica: str = "local",
         close: Callable[[], Awaitable[None]] | None = None,
+        *,
+        tells_request_id: bool = True,
     ) -> None:
         self._app = app
         self._http = settings.http
@@ -62,6 +65,7 @@ class Gateway:
         self._upload_bytes_held = settings.limits.insert_small_bytes_max
         self.is_healthy = is_healthy
         self._close = close
+        self._tells_request_id = tells_request_id
         self._trusts_everyone = settings.auth.mode == "off"
         self._is_draining = False
         self._requests_in_flight = 0
@@ -96,7 +100,7 @@ class Gateway:
             receive,
             send,
             head,
-            request_id,
+            request_id if self._tells_request_id else None,
             self._http.request_timeout_s,
             self._http.refused_body_drain_bytes_max,
         )

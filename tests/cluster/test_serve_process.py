@@ -167,7 +167,7 @@ def test_accepted_request_is_finished_when_the_server_stops(folder: Path) -> Non
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_within_the_start_ends_it_cleanly(folder: Path, number: signal.Signals) -> None:
     with serving(folder) as served:
-        wait_for(lambda: any((folder / "t").glob("destrier-*/session_*")))
+        wait_for(lambda: any((folder / "t").glob("destrier-*/ray/session_*")))
         served.remember_processes()
         assert served.stop(number) == 0
         served.assert_nothing_is_left()
