@@ -91,7 +91,7 @@ def append(target: Target, items: Sequence[InsertItem]) -> list[Commit | Destrie
             rows = read_stream(item.body)
             if schema is None:
                 schema = without_reserved(check_new_schema(rows.schema, target.limits))
-            members.append(_Member(index, item, conform_table(rows, schema)))
+            members.append(_Member(index, item, _fit(rows, schema, target.limits)))
         except DestrierError as error:
             answers[index] = error
     if members:
@@ -101,6 +101,11 @@ def append(target: Target, items: Sequence[InsertItem]) -> list[Commit | Destrie
         ):
             answers[member.index] = answer
     return [answer for answer in answers if answer is not None]
+
+
+def _fit(rows: pa.Table, schema: pa.Schema, limits: LimitSettings) -> pa.Table:
+    bytes_max = limits.insert_decompressed_bytes_max
+    return conform_table(rows, schema, expanded_bytes_max=bytes_max)
 
 
 def _commit_members(
@@ -144,7 +149,7 @@ def overwrite(target: Target, key: RequestKey, body: bytes) -> Commit:
     dataset = target.open()
     rows = read_stream(body)
     schema = without_reserved(check_new_schema(rows.schema, target.limits))
-    rows = conform_table(rows, schema)
+    rows = _fit(rows, schema, target.limits)
     done = [DoneRequest(key, rows.num_rows)]
     if dataset is None:
         return _create(target, schema, rows, done)

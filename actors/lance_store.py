@@ -222,10 +222,15 @@ def missing_files(uri: str, fragments: Sequence[Any], storage: Storage) -> list[
 
 
 def delete_staged(uri: str, fragments: Sequence[Any], storage: Storage) -> None:
-    """Delete the files of fragments that were surely not committed."""
+    """Delete the files of fragments that were surely not committed.
+
+    Folders that this leaves empty go too: Lance's own catalog takes any `<name>.lance` for a table.
+    """
     for item in fragments:
         for file in item.files:
             storage.delete_file(f"{uri}/data/{file.path}")
+    storage.delete_empty_folder(f"{uri}/data")
+    storage.delete_empty_folder(uri)
 
 
 def _sync_commit(uri: str, branch: str | None, dataset: Any, storage: Storage) -> None:

@@ -5,6 +5,7 @@ sidecar files, the marks of dropped tables, and fsync. Paths go through pyarrow'
 that a folder and an object store are one code path; only what needs system calls asks `is_local`.
 """
 
+import contextlib
 import os
 import uuid
 from collections.abc import Iterable
@@ -145,6 +146,13 @@ class Storage:
             store.delete_dir(path)
         except FileNotFoundError:
             return
+
+    def delete_empty_folder(self, uri: str) -> None:
+        """Delete a folder if there is nothing in it; object stores have none to delete."""
+        if self.is_local:
+            # Not there, or not empty.
+            with contextlib.suppress(OSError):
+                Path(uri).rmdir()
 
     def folders(self, uri: str) -> list[str]:
         """Names of the folders directly inside `uri`; none if it is not there."""

@@ -46,12 +46,13 @@ from actors.tables import Tables
 from cluster.errors import (
     DestrierError,
     InvalidInput,
+    NamespaceAlreadyExists,
     OutcomeUnknown,
     TableAlreadyExists,
     TableNotFound,
 )
 from cluster.identifiers import TableRef
-from cluster.settings import Settings
+from cluster.settings import LimitSettings, Settings
 from udtf.spec import ViewDefinition
 from udtf.view_record import view_metadata, view_schema
 
@@ -106,13 +107,16 @@ class Uploads:
             schema = dataset.schema
             if overwrite:
                 schema = without_reserved(check_new_schema(reader.schema, self._settings.limits))
-        rows = _Counted(conform_reader(reader, schema))
-        if dataset is None:
-            fragments = write_first_fragments(rows.reader, uri, schema, self._storage)
-        else:
-            fragments = write_new_fragments(
-                rows.reader, dataset, uri, branch, self._storage, overwrite=overwrite
+        rows = _Incoming(reader, schema, self._settings.limits)
+
+        def write(rows: pa.RecordBatchReader) -> list[Any]:
+            if dataset is None:
+                return write_first_fragments(rows, uri, schema, self._storage)
+            return write_new_fragments(
+                rows, dataset, uri, branch, self._storage, overwrite=overwrite
             )
+
+        fragments = rows.pass_to(write)
         return StagedFragments(fragments_to_json(fragments), bytes(schema.serialize()), rows.count)
 
     def _existing(self, record: TableRecord, branch: str | None) -> Any | None:
@@ -137,6 +141,8 @@ class Uploads:
             raise InvalidInput("the identifier names the root namespace; name a table")
         snapshot = await self._reads.catalog(database)
         snapshot.check_namespace(table.id.parent)
+        if table.id in snapshot.namespaces:
+            raise NamespaceAlreadyExists(f"{table.id} is a namespace")
         existing = await self._find(ref)
         if existing is not None:
             return await self._create_existing(ref, existing, table, mode, key, body)
@@ -219,8 +225,14 @@ class Uploads:
         if table.schema_metadata:
             metadata = {**(schema.metadata or {}), **_encoded(table.schema_metadata)}
             schema = schema.with_metadata(metadata)
-        rows = _Counted(conform_reader(reader, schema))
-        fragments = write_first_fragments(rows.reader, uri, schema, self._storage)
+        rows = _Incoming(reader, schema, self._settings.limits)
+        try:
+            fragments = rows.pass_to(
+                lambda rows: write_first_fragments(rows, uri, schema, self._storage)
+            )
+        except BaseException:
+            delete_staged(uri, [], self._storage)
+            raise
         return StagedFragments(fragments_to_json(fragments), bytes(schema.serialize()), rows.count)
 
     async def create_view(
@@ -270,17 +282,38 @@ class _Cleanup:
             await self._uploads.delete_staged(self._base_uri, self._staged)
 
 
-class _Counted:
-    """A reader that knows how many rows went through it."""
+class _Incoming:
+    """Rows of a stream, made to fit a schema and counted as they go by."""
 
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
+    def __init__(
+        self, reader: pa.RecordBatchReader, schema: pa.Schema, limits: LimitSettings
+    ) -> None:
         self.count = 0
-        self.reader = pa.RecordBatchReader.from_batches(reader.schema, self._batches(reader))
+        self._failure: DestrierError | None = None
+        self._rows = conform_reader(
+            reader,
+            schema,
+            expanded_bytes_max=limits.insert_decompressed_bytes_max,
+            on_error=self._fail,
+        )
 
-    def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        for batch in reader:
+    def pass_to(self, write: Callable[[pa.RecordBatchReader], list[Any]]) -> list[Any]:
+        """Let `write` read the rows; an error in them comes back as itself, not as Lance's."""
+        reader = pa.RecordBatchReader.from_batches(self._rows.schema, self._counted())
+        try:
+            return write(reader)
+        except DestrierError:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+    def _counted(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._rows:
             self.count += batch.num_rows
             yield batch
+
+    def _fail(self, error: DestrierError) -> None:
+        self._failure = error
 
 
 def _encoded(metadata: Mapping[str, str]) -> dict[bytes, bytes]:

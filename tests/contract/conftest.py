@@ -1,5 +1,11 @@
-"""One suite over both homes of the owners: this process, and actors of a Ray cluster."""
+"""One suite over both homes of the owners: this process, and actors of a Ray cluster.
 
+A test that says nothing runs in both; one that is about reads alone, which need no owner, asks for
+`home` to be local. The actors of a database take a second to start, so on Ray the tests share one
+database and empty it.
+"""
+
+import asyncio
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from actors.server import Server
+from cluster.identifiers import ObjectId
 from cluster.settings import Settings
-from tests.contract.domain import make_settings
+from tests.contract.domain import DATABASE, make_settings
+
+HOMES = ["local", pytest.param("ray", marks=pytest.mark.cluster)]
 
 
 @pytest.fixture
@@ -16,33 +25,47 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(params=HOMES)
+def home(request: pytest.FixtureRequest) -> str:
+    """Where the owners live."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return make_settings(tmp_path / "root", ray={"namespace": f"test-{uuid.uuid4().hex[:12]}"})
+def settings(request: pytest.FixtureRequest, home: str, tmp_path: Path) -> Settings:
+    if home == "ray":
+        shared: Settings = request.getfixturevalue("ray_settings")
+        return shared
+    return make_settings(tmp_path / "root")
 
 
-@pytest.fixture(
-    params=[
-        "local",
-        pytest.param("ray", marks=pytest.mark.cluster),
-    ]
-)
-def server(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Server]:
-    """A server over an empty root."""
-    if request.param == "local":
+@pytest.fixture
+def server(settings: Settings, home: str) -> Iterator[Server]:
+    """A server over an empty database."""
+    if home == "local":
         yield Server.local(settings)
         return
-    request.getfixturevalue("ray_cluster")
-    from tests.contract.ray_cluster import end_owners
-
     yield Server.on_ray(settings)
-    end_owners(settings)
+    asyncio.run(empty_database(Server.on_ray(settings)))
+
+
+async def empty_database(server: Server) -> None:
+    """Drop everything, as a client would."""
+    catalog = server.catalog(DATABASE)
+    for name in (await catalog.list_all_tables(None, None, include_declared=True)).items:
+        await catalog.drop_table(ObjectId.parse(name))
+    for name in (await catalog.list_namespaces(ObjectId(()), None, None)).items:
+        await catalog.drop_namespace(ObjectId.of([name]), skip_missing=False, cascade=True)
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
-    """A Ray of this test run, gone when it ends."""
-    from tests.contract.ray_cluster import own_ray
+def ray_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A Ray of this test run, with one deployment; both are gone when it ends."""
+    from tests.contract.ray_cluster import end_owners, own_ray
 
+    root = tmp_path_factory.mktemp("contract") / "root"
+    settings = make_settings(root, ray={"namespace": f"test-{uuid.uuid4().hex[:12]}"})
     with own_ray():
-        yield
+        yield settings
+        end_owners(settings)

@@ -151,7 +151,7 @@ async def test_dropping_one_of_two_names_keeps_the_data(server: Server, settings
         ("s3://bucket/t.lance", "Absolute URIs are not allowed"),
     ],
 )
-async def test_a_location_outside_the_database_is_refused(location: str, reason: str) -> None:
+def test_a_location_outside_the_database_is_refused(location: str, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         check_location(location)
 

@@ -18,7 +18,7 @@ from cluster.errors import (
 )
 from tests.contract.domain import DATABASE, ipc, make_table, new_key, ref
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("home", ["local"], indirect=True)]
 
 T = ref("t")
 ROWS = pa.table(

@@ -1,12 +1,18 @@
-"""Faults are tried on owners in this process, and on real actors where processes must die."""
+"""Faults are tried on owners in this process, and on real processes where those must die."""
+
+from pathlib import Path
 
 import pytest
 
-from tests.contract.conftest import ray_cluster, settings
-
-__all__ = ["ray_cluster", "settings"]
+from cluster.settings import Settings
+from tests.contract.domain import make_settings
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return make_settings(tmp_path / "root")

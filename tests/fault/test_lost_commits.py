@@ -30,6 +30,7 @@ from actors.server import Server
 from actors.table import Table
 from cluster.errors import (
     DestrierError,
+    InvalidInput,
     OutcomeUnknown,
     ServiceUnavailable,
     TableAlreadyExists,
@@ -238,3 +239,18 @@ async def test_a_create_whose_answer_was_lost_is_answered_again(settings: Settin
     assert await count(server) == 4
     with pytest.raises(TableAlreadyExists):
         await server.create_table(DATABASE, new, CreateMode.CREATE, new_key(), ipc(ROWS))
+
+
+async def test_a_create_that_is_refused_leaves_nothing_behind(settings: Settings) -> None:
+    server = Server.local(settings)
+    bad = ipc(ROWS)[:-100]
+    with pytest.raises(InvalidInput):
+        await server.create_table(DATABASE, NewTable(T.id), CreateMode.CREATE, new_key(), bad)
+    folder = Path(settings.storage.root) / DATABASE
+    assert list(folder.glob("*.lance")) == []
+    answers = await asyncio.gather(
+        *(make_table(server, ref("other"), ROWS) for _ in range(4)), return_exceptions=True
+    )
+    assert sum(answer is None for answer in answers) == 1
+    files = list((folder / "other.lance" / "data").iterdir())
+    assert len(files) == 1
