@@ -41,11 +41,13 @@ _WRAPPING = re.compile(
     r"(?:External error|Invalid user input|Not supported|Query Execution error|Execution error"
     r"|Error during planning|Error parsing function|Error applying filter expression to batch"
     r"|Arrow error|Compute error|Invalid argument error|Schema error"
-    r"|This feature is not implemented|LanceError\(\w+\)): "
+    r"|This feature is not implemented|Internal error|LanceError\(\w+\)): "
 )
 _CALLERS_FAULT = re.compile(
     r"(?:External error: )?"
-    r"(?:Invalid user input|Not supported|Query Execution error|LanceError\(Arrow\)): "
+    r"(?:Invalid user input: |Not supported: |Query Execution error: |LanceError\(Arrow\): "
+    # DataFusion takes a BETWEEN of values that do not compare for a fault of its own.
+    r"|LanceError\(IO\): Internal error: Failed to coerce types)"
 )
 
 
@@ -213,7 +215,7 @@ _ADVICE = (
     (
         re.compile(
             r"(?: Did you mean| Valid fields are| Column names are case sensitive"
-            r"| in dataset schema: Schema).*"
+            r"| in dataset schema: Schema| This issue was likely caused by).*"
         ),
         "",
     ),

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from cluster.errors import InvalidInput
 from cluster.settings import LimitSettings
 
-# An operator or call costs Lance about as much to plan as this many literals of an IN list.
-_OPERATOR_SIZE = 10
+# An operator or call costs Lance about as much to plan as this many literals of an IN list; where
+# lists of OR are repeated their number counts squared, and this keeps them short.
+_OPERATOR_SIZE = 40
 # The planner writes coalesce(a, b) as CASE WHEN a IS NOT NULL THEN a ELSE b END, and repeats
 # conditions once more when it simplifies: measured, each level of nesting takes three times longer.
 REPEATED_BY_PLANNER = 3
