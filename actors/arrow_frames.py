@@ -159,7 +159,7 @@ class FrameScanner:
         elif kind in (_RECORD_BATCH, _DICTIONARY_BATCH):
             self._batch = self._read_batch(message.table(2), kind, metadata)
             self._buffers = iter(self._batch.compressed_buffers)
-            self._grow(self._batch.bytes_min)
+            self._grow(0)
         else:
             _refuse("a message is neither a record batch nor a dictionary")
         self._expect_buffer()

@@ -249,10 +249,11 @@ class StreamingBody:
             failure = self.reader.failure
         finally:
             await _stop(pump, worker)
-        if not pump.cancelled():
+        error = None if worker.cancelled() else worker.exception()
+        if error is not None and not pump.cancelled():
             pump.result()
         await self._drain()
-        if failure is not None and not worker.cancelled() and (error := worker.exception()):
+        if error is not None and failure is not None:
             raise InvalidInput(failure) from error
         return worker.result()
 
