@@ -88,6 +88,7 @@ class ArrowBodyReader(io.RawIOBase):
         self._wanted_bytes = 0
         self._is_complete = False
         self._failure: str | None = None
+        self._has_failed = False
         self._room: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -128,13 +129,8 @@ class ArrowBodyReader(io.RawIOBase):
 
     @property
     def failure(self) -> str | None:
-        """Why the body failed, if it has."""
-        return self._failure
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the whole body has been fed."""
-        return self._is_complete
+        """Why reads fail, once one has."""
+        return self._failure if self._has_failed else None
 
     def digest(self) -> str:
         """SHA-256 of the body, the first 32 hex digits; asked for when it is complete."""
@@ -181,6 +177,7 @@ class ArrowBodyReader(io.RawIOBase):
         with self._changed:
             while True:
                 if self._failure is not None:
+                    self._has_failed = True
                     raise InvalidInput(self._failure)
                 ready = self._settled_bytes - self._read_bytes
                 if ready >= worth_bytes or self._is_complete:
@@ -246,15 +243,15 @@ class StreamingBody:
             await asyncio.wait({worker, pump}, return_when=asyncio.FIRST_COMPLETED)
             # Without a pump the reader is at its end or fails: the thread does not wait for more.
             await asyncio.wait({worker})
-            failure = self.reader.failure
         finally:
             await _stop(pump, worker)
         error = None if worker.cancelled() else worker.exception()
         if error is not None and not pump.cancelled():
             pump.result()
         await self._drain()
-        if error is not None and failure is not None:
-            raise InvalidInput(failure) from error
+        if error is not None and self.reader.failure is not None:
+            # On its way through Lance the reader's error has lost its type.
+            raise InvalidInput(self.reader.failure) from error
         return worker.result()
 
     async def _pump(self) -> None:
