@@ -66,6 +66,11 @@ class Measured:
     uncertain: list[int] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def answers(self) -> int:
+        """Requests that were answered, rightly or not, or given up."""
+        return len(self.acknowledged) + self.errors.total()
+
 
 class _Connection:
     """One connection and the request under way on it."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.memory import MemoryWatch
+from benchmarks.processes import MemoryWatch
 
 
 @dataclass(frozen=True, slots=True)

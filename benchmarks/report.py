@@ -11,6 +11,11 @@ from typing import Any
 
 from benchmarks.load import Measured
 
+# What the server is to reach; ratios to the peer and to the in-process write of the same run.
+INSERT_RATIO_MIN = 15.0
+COUNT_RATIO_MIN = 0.7
+UPLOAD_RATIO_MAX = 2.0
+UPLOAD_GROWTH_MB_MAX = 400.0
 _PACKAGES = ("pylance", "ray", "pyarrow", "fastapi", "uvicorn")
 
 
@@ -21,16 +26,18 @@ class Side:
     rates: list[float] = field(default_factory=list)
     p50_ms: list[float] = field(default_factory=list)
     p99_ms: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     rows_acknowledged: int = 0
     rows_lost: int = 0
     rows_doubled: int = 0
 
-    def add(self, measured: Measured) -> None:
-        """Take the figures of one measurement."""
+    def add(self, measured: Measured, cpu_s: float) -> None:
+        """Take the figures of one measurement, in which the server used `cpu_s` of processors."""
         self.rates.append(measured.rate)
         self.p50_ms.append(measured.p50_ms)
         self.p99_ms.append(measured.p99_ms)
+        self.cpu_us.append(1e6 * cpu_s / measured.answers)
         self.errors.update(measured.errors)
 
     @property
@@ -44,6 +51,7 @@ class Side:
             "per_second": round(median(self.rates), 1),
             "p50_ms": round(median(self.p50_ms), 3),
             "p99_ms": round(median(self.p99_ms), 3),
+            "cpu_us": round(median(self.cpu_us), 1),
             "rounds": [round(rate, 1) for rate in self.rates],
             "errors": dict(self.errors),
             "rows_acknowledged": self.rows_acknowledged,
@@ -122,6 +130,16 @@ class Upload:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A figure and what it is to be."""
+
+    name: str
+    wanted: str
+    found: float
+    is_met: bool
+
+
 @dataclass(slots=True)
 class Report:
     """One run."""
@@ -137,6 +155,28 @@ class Report:
         """Whether Destrier answered every request rightly and lost or doubled nothing."""
         uploaded = self.upload is None or self.upload.is_right
         return uploaded and all(point.destrier.is_right for point in self.points)
+
+    def targets(self) -> list[Target]:
+        """The targets that this run says something about."""
+        found = []
+        for point in self.points:
+            wanted = {("insert", 32): INSERT_RATIO_MIN, ("count_rows", 8): COUNT_RATIO_MIN}.get(
+                (point.operation, point.connections)
+            )
+            if wanted is not None:
+                name = f"{point.operation} at {point.connections} connections, ratio to the peer"
+                is_met = point.ratio() >= wanted and point.destrier.is_right
+                found.append(Target(name, f">= {wanted:g}", round(point.ratio(), 2), is_met))
+        if self.upload is not None:
+            ratio = round(self.upload.ratio(), 2)
+            growth_mb = max(round(item.replica_growth_mb, 1) for item in self.upload.rounds)
+            name = "upload, ratio to the in-process write"
+            is_met = ratio <= UPLOAD_RATIO_MAX
+            found.append(Target(name, f"<= {UPLOAD_RATIO_MAX:g}", ratio, is_met))
+            is_met = growth_mb < UPLOAD_GROWTH_MB_MAX
+            name = "upload, growth of the replica, MB"
+            found.append(Target(name, f"< {UPLOAD_GROWTH_MB_MAX:g}", growth_mb, is_met))
+        return found
 
     def json_line(self) -> str:
         """The whole report in one line."""
@@ -154,6 +194,7 @@ class Report:
                 "generator_per_second": self.generator_per_second,
                 "points": [point.summary() for point in self.points],
                 "upload": None if self.upload is None else self.upload.summary(),
+                "targets": [asdict(target) for target in self.targets()],
                 "is_right": self.is_right,
             }
         )
@@ -172,6 +213,11 @@ class Report:
                     lines.append(_trouble_line(point, name, side))
         if self.upload is not None:
             lines += _upload_lines(self.upload)
+        lines += [
+            f"{'met' if target.is_met else 'MISSED':<8}{target.name} {target.wanted}:"
+            f" {target.found:g}"
+            for target in self.targets()
+        ]
         rates = ", ".join(f"{rate:.0f}/s at {n}" for n, rate in self.generator_per_second.items())
         lines.append(f"the load generator against a server that does nothing: {rates}")
         return "\n".join(lines)

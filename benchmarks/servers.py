@@ -32,10 +32,10 @@ class RunningServer:
 
 @contextmanager
 def destrier(root: Path) -> Iterator[RunningServer]:
-    """Destrier with its defaults and with authentication on.
+    """Destrier with its defaults and with authentication on; its log is shown if anything fails.
 
     Raises:
-        RuntimeError: it did not start; its log is in the message.
+        RuntimeError: it did not start.
     """
     key = secrets.token_urlsafe(24)
     # Settings of whoever measures are not the defaults.
@@ -57,12 +57,15 @@ def destrier(root: Path) -> Iterator[RunningServer]:
         try:
             url = _wait_until_ready(process)
             if url is None:
-                log.seek(0)
-                raise RuntimeError(f"destrier did not start:\n{log.read()}")
+                raise RuntimeError("destrier did not start")
             split = urlsplit(url)
             assert split.hostname is not None and split.port is not None
             address = (split.hostname, split.port)
             yield RunningServer("destrier", address, process.pid, root, key)
+        except BaseException:
+            log.seek(0)
+            print(f"destrier's log:\n{log.read()}", file=sys.stderr)
+            raise
         finally:
             _stop(process)
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
 
@@ -23,9 +23,9 @@ import numpy as np
 
 from benchmarks import load, servers
 from benchmarks.ceiling import trivial_server
-from benchmarks.load import Load, Measured, Request
+from benchmarks.load import Address, Load, Measured, Request
 from benchmarks.local_write import LocalWrite, write_locally
-from benchmarks.memory import MemoryWatch, process_tree
+from benchmarks.processes import MemoryWatch, cpu_seconds, process_tree
 from benchmarks.report import Point, Report, Side, Upload, UploadRound
 from benchmarks.servers import RunningServer
 from benchmarks.tables import (
@@ -73,9 +73,24 @@ class Measuring:
     sender: ProcessPoolExecutor
     folder: Path
 
-    def send(self, server: RunningServer, request: Request, connections: int) -> Measured:
-        """Put load on a server."""
-        wanted = Load(server.address, request, connections, self.options.seconds)
+    def turns(self) -> Iterator[RunningServer]:
+        """Whose turn it is: the peer's before and after each of Destrier's."""
+        yield self.peer
+        for _ in range(self.options.rounds):
+            yield self.destrier
+            yield self.peer
+
+    def send(self, server: RunningServer, request: Request, point: Point) -> Measured:
+        """Put load on a server and note its figures."""
+        before_s = cpu_seconds(server.pid)
+        measured = self.load(server.address, request, point.connections)
+        side = point.destrier if server is self.destrier else point.peer
+        side.add(measured, cpu_seconds(server.pid) - before_s)
+        return measured
+
+    def load(self, address: Address, request: Request, connections: int) -> Measured:
+        """Put load on an address."""
+        wanted = Load(address, request, connections, self.options.seconds)
         return self.sender.submit(load.run, wanted).result()
 
 
@@ -136,8 +151,7 @@ def _ceiling(measuring: Measuring) -> dict[int, float]:
     """The generator's own rate at each number of connections."""
     request = count_request(measuring.peer, COUNTED, COUNTED_ROWS)
     with trivial_server() as address:
-        server = replace(measuring.peer, address=address)
-        return {n: measuring.send(server, request, n).rate for n in CONNECTIONS}
+        return {n: measuring.load(address, request, n).rate for n in CONNECTIONS}
 
 
 # --- count_rows -----------------------------------------------------------------------------------
@@ -156,15 +170,10 @@ def measure_count_rows(measuring: Measuring) -> list[Point]:
         for server in (measuring.destrier, measuring.peer)
     }
 
-    def measure(server: RunningServer, side: Side, connections: int) -> None:
-        side.add(measuring.send(server, requests[server.name], connections))
-
     points = [Point("count_rows", connections) for connections in CONNECTIONS]
     for point in points:
-        measure(measuring.peer, point.peer, point.connections)
-        for _ in range(measuring.options.rounds):
-            measure(measuring.destrier, point.destrier, point.connections)
-            measure(measuring.peer, point.peer, point.connections)
+        for server in measuring.turns():
+            measuring.send(server, requests[server.name], point)
     return points
 
 
@@ -175,20 +184,18 @@ def measure_inserts(measuring: Measuring) -> list[Point]:
     """One-row inserts into one table, a new one for each measurement."""
     points = [Point("insert", connections) for connections in CONNECTIONS]
     for point in points:
-        _insert(measuring, measuring.peer, point.peer, point.connections)
-        for _ in range(measuring.options.rounds):
-            _insert(measuring, measuring.destrier, point.destrier, point.connections)
-            _insert(measuring, measuring.peer, point.peer, point.connections)
+        for server in measuring.turns():
+            _insert(measuring, server, point)
     return points
 
 
-def _insert(measuring: Measuring, server: RunningServer, side: Side, connections: int) -> None:
-    name = f"inserted_{connections}_{len(side.rates)}"
+def _insert(measuring: Measuring, server: RunningServer, point: Point) -> None:
+    side = point.destrier if server is measuring.destrier else point.peer
+    name = f"inserted_{point.connections}_{len(side.rates)}"
     tables = Tables(server)
     tables.create(name, stream_of(rows(FIRST_ROWS[:1])))
     tables.insert(name, stream_of(rows(FIRST_ROWS[1:])))
-    measured = measuring.send(server, insert_request(server, name), connections)
-    side.add(measured)
+    measured = measuring.send(server, insert_request(server, name), point)
     _check_rows(tables, name, measured, side)
     tables.drop(name)
 

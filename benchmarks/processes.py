@@ -1,5 +1,6 @@
-"""Peak memory of processes, sampled from /proc."""
+"""Processes of a server: which they are, the processor time they use, their peak memory."""
 
+import contextlib
 import resource
 import threading
 from collections.abc import Iterable
@@ -48,11 +49,19 @@ def process_tree(pid: int) -> dict[int, str]:
     root = psutil.Process(pid)
     found = {}
     for process in [root, *root.children(recursive=True)]:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             found[process.pid] = " ".join(process.cmdline()[:1]) or process.name()
-        except psutil.NoSuchProcess:
-            continue
     return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that the process and all that it started have used so far."""
+    total = 0.0
+    for member in process_tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = psutil.Process(member).cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _resident_bytes(pid: int) -> int:
