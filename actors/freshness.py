@@ -30,6 +30,9 @@ from cluster.clock import Clock
 from cluster.errors import DestrierError, TableBranchNotFound, TableNotFound
 
 _VERSION_LAST = 2**64 - 1
+# A look fails when the version that it found is cleaned up before it is open; so does the next one,
+# rarely.
+_LOOKS_MAX = 6
 # Handles of one process: each holds a manifest, some 10 kB and 1 kB more per fragment.
 HANDLES_MAX = 256
 # Per open table: enough for the pages of a hot index; a table's caches go when its handle does.
@@ -139,19 +142,26 @@ class TableHandle:
             raise translate(error, context="version") from error
 
     def _load(self) -> TableState:
-        state = self._state
+        for _ in range(_LOOKS_MAX - 1):
+            try:
+                return self._look()
+            except DestrierError:
+                # Versions may be cleaned up while they are listed and opened; look again.
+                if not self._storage.exists(versions_folder(self.uri, self.branch)):
+                    break
+        return self._look()
+
+    def _look(self) -> TableState:
+        state, self._state = self._state, None
         # Before the listing: a commit that lands after it then shows as a changed folder.
         folder = self._folder()
         try:
+            dataset = None
             if state is not None and self._proves(state):
                 dataset = self._walk_forward(state)
-            else:
+            if dataset is None:
                 dataset = self._open()
-        except DestrierError:
-            self._state = None
-            raise
         except Exception as error:
-            self._state = None
             raise self._not_there(error) from error
         return self._keep(dataset, folder)
 
@@ -185,11 +195,15 @@ class TableHandle:
             return False
         return manifest == state._proof.manifest
 
-    def _walk_forward(self, state: TableState) -> Any:
-        """A dataset object of the latest version, from an older one of the same table."""
+    def _walk_forward(self, state: TableState) -> Any | None:
+        """A dataset object of the latest version, from an older one; None if it is another table's.
+
+        The old version's files must be there when the walk has ended: else the table may have been
+        dropped and made anew on the way.
+        """
         fresh = state.dataset.checkout_version((self.branch, state.version))
         fresh.checkout_latest()
-        return fresh
+        return fresh if self._proves(state) else None
 
     def _keep(self, dataset: Any, folder: tuple[int, int] | None) -> TableState:
         version = int(dataset.version)
