@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from actors.arrow_conversions import (
     NULLS_BYTES_MAX,
-    OFFSET_MAX,
     FieldPlan,
     Growth,
     TooLarge,
@@ -145,7 +144,7 @@ class _Fit:
                 half = rows.num_rows // 2
                 if half == 0:
                     raise TableSchemaValidationError(
-                        f"Column {error} has a row of more than {OFFSET_MAX} bytes; split it."
+                        f"Column {error} has a row of more than 2 GiB; split it."
                     ) from None
                 waiting += [rows[half:], rows[:half]]
             except pa.ArrowMemoryError:
