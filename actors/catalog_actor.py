@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
     "max_task_retries": 0,
     "max_concurrency": 1_000,
 }
-# How often idle and hanging owners are looked for.
+# How often idle and hanging owners are looked for, unless they may be idle for less than that.
 _LOOK_INTERVAL_S = 5.0
 _CALL_TIMEOUT_S = 30.0
 
@@ -123,6 +123,7 @@ class CatalogProcess(Catalog):
 
     def __init__(self, database: str, settings: Settings) -> None:
         self._table_owners = RayTableOwners(database, settings)
+        self._idle_s = settings.actors.idle_s
         super().__init__(database, settings, self._table_owners, SystemClock())
         self._watch: asyncio.Task[None] | None = None
 
@@ -133,8 +134,9 @@ class CatalogProcess(Catalog):
         return await super().open_table(table)
 
     async def _look_forever(self) -> None:
+        interval_s = min(_LOOK_INTERVAL_S, self._idle_s)
         while True:
-            await asyncio.sleep(_LOOK_INTERVAL_S)
+            await asyncio.sleep(interval_s)
             await self._table_owners.look()
 
 

@@ -9,11 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from cluster import runtime
+from cluster.settings import Settings
 from tests.clients import airports
 from tests.clients.plain_http import Database
 from tests.clients.running_server import RunningServer, running_server
 
 _NUMBERS = itertools.count(1)
+
+# Ray reads its environment when it is imported, which some test module does first.
+runtime.prepare_environment(Settings())
 
 
 @pytest.fixture(scope="session")
