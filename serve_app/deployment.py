@@ -139,7 +139,9 @@ def run(settings: Settings) -> None:
     try:
         serve.run(build(settings), name=APPLICATION, route_prefix=_route_prefix(settings))
     except RuntimeError as error:
-        raise ServiceUnavailable(f"the server's replicas did not start: {error}") from error
+        raise ServiceUnavailable(
+            f"replicas did not start, the log above says why: {error}"
+        ) from error
 
 
 def stop(settings: Settings) -> None:

@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     except DestrierError as error:
         return failure.report(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, operators get a sentence
-        print(f"destrier: could not start: {error}", file=sys.stderr)
+        last_line = (str(error).splitlines() or [""])[-1]
+        print(f"destrier: could not start: {type(error).__name__}: {last_line}", file=sys.stderr)
         return failure.REFUSED
     return 0
 

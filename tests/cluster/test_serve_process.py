@@ -55,8 +55,9 @@ class Served:
             pytest.fail(f"not ready:\n{self.said()}")
         self.remember_processes()
 
-    def remember_processes(self) -> None:
+    def remember_processes(self) -> bool:
         self.processes = psutil.Process(self.process.pid).children(recursive=True)
+        return bool(self.processes)
 
     def said(self) -> str:
         return "\n".join(self.lines) + "\n" + (self.folder / "stderr").read_text()
@@ -137,7 +138,7 @@ def open_to_others(processes: list[psutil.Process]) -> set[str]:
     """
     found: set[str] = set()
     for process in processes:
-        name = " ".join(process.cmdline()) or process.name()
+        name = name_of(process) or process.name()
         for connection in process.net_connections(kind="tcp"):
             is_listening = connection.status == psutil.CONN_LISTEN
             address = connection.laddr.ip.removeprefix("::ffff:")
@@ -164,11 +165,52 @@ def test_accepted_request_is_finished_when_the_server_stops(folder: Path) -> Non
         served.assert_nothing_is_left()
 
 
+def test_killed_replica_is_replaced_while_the_other_answers(folder: Path) -> None:
+    with serving(folder, DESTRIER_HTTP_REPLICAS="2") as served:
+        served.read_until_ready()
+        wait_for(lambda: len(replicas_that_answer(served)) == 2)
+        before = replicas_that_answer(served)
+        next(child for child in served.processes if "ServeReplica" in name_of(child)).kill()
+        assert replicas_that_answer(served) <= before
+        wait_for(lambda: len(replicas_that_answer(served)) == 2)
+        assert len(replicas_that_answer(served) & before) == 1
+        assert served.stop(signal.SIGTERM) == 0
+        served.assert_nothing_is_left()
+
+
+def replicas_that_answer(served: Served) -> set[str]:
+    """Names of the replicas that a few connections reach."""
+    texts = [httpx.get(f"{served.url}/-/metrics").text for _ in range(16)]
+    return {name for text in texts for name in re.findall(r'in_flight{replica="(\w+)"}', text)}
+
+
+def name_of(process: psutil.Process) -> str:
+    return " ".join(process.cmdline())
+
+
+def test_serve_ingress_answers_the_same(folder: Path) -> None:
+    with serving(folder, DESTRIER_HTTP_INGRESS="serve") as served:
+        served.read_until_ready()
+        headers = {"x-api-key": served.key, "x-request-id": "mine"}
+        listed = httpx.get(f"{served.url}/v1/table/", headers=headers)
+        assert (listed.status_code, listed.json()) == (200, {"tables": []})
+        assert listed.headers.get_list("x-request-id") == ["mine"]
+        # The encoded slash of an identifier comes through HAProxy as it was sent.
+        counted = httpx.post(
+            f"{served.url}/v1/table/a%2Fb/count_rows/?delimiter=%2F", headers=headers
+        )
+        assert (counted.status_code, counted.json()["code"]) == (404, 4)
+        assert "a$b" in counted.json()["detail"]
+        private = next((folder / "t").glob("destrier-*"))
+        assert private.stat().st_mode & 0o777 == 0o700
+        assert served.stop(signal.SIGTERM) == 0
+        served.assert_nothing_is_left()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_within_the_start_ends_it_cleanly(folder: Path, number: signal.Signals) -> None:
     with serving(folder) as served:
-        wait_for(lambda: any((folder / "t").glob("destrier-*/ray/session_*")))
-        served.remember_processes()
+        wait_for(served.remember_processes)
         assert served.stop(number) == 0
         served.assert_nothing_is_left()
 
