@@ -10,6 +10,7 @@ import asyncio
 from typing import Any, Protocol
 
 from actors.catalog import Catalog, TableOwners
+from actors.engines import DistributedStaging
 from actors.model import TableLocation, TableRecord
 from actors.table import Table
 from cluster.clock import Clock
@@ -65,16 +66,20 @@ class LocalOwner:
 class _LocalTables:
     """Tables in this process (catalog.TableOwners)."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock, staging: DistributedStaging | None
+    ) -> None:
         self._settings = settings
         self._clock = clock
+        self._staging = staging
         self._tables: dict[TableRef, tuple[TableLocation, Table]] = {}
 
     async def open(self, table: TableRef, location: TableLocation) -> LocalOwner:
         """The table's owner; a new one if the name has a new location."""
         found = self._tables.get(table)
         if found is None or found[0].uri != location.uri:
-            found = (location, Table(table, location, self._settings, clock=self._clock))
+            owner = Table(table, location, self._settings, self._staging, self._clock)
+            found = (location, owner)
             self._tables[table] = found
         return LocalOwner(found[1])
 
@@ -93,10 +98,12 @@ class _LocalTables:
 class LocalOwners:
     """Every owner in this process: for tests, and for looking at a folder without a cluster."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock, staging: DistributedStaging | None = None
+    ) -> None:
         self._settings = settings
         self._clock = clock
-        self._tables = _LocalTables(settings, clock)
+        self._tables = _LocalTables(settings, clock, staging)
         self._catalogs: dict[str, Catalog] = {}
 
     def catalog(self, database: str) -> Owner:
