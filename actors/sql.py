@@ -26,7 +26,7 @@ from sqlglot.tokens import Token, TokenType
 
 from actors.field_paths import is_list
 from actors.sql_names import SqlNames, field_of_value
-from actors.sql_size import REPEATED_BY_PLANNER, SqlSize
+from actors.sql_size import REPEATED_BY_CASE, SqlSize
 from actors.sql_syntax import (
     interval_length,
     take_rest_of_is,
@@ -257,7 +257,7 @@ class _Rewriter:
             token,
             name=name,
             wrap=name in SPECIAL_CALLS and not self._in_call,
-            repeated=REPEATED_BY_PLANNER if name in REPEATING_CALLS else 1,
+            repeated=REPEATING_CALLS.get(name, 1),
         )
 
     def _read_column(self, token: Token) -> None:
@@ -345,9 +345,8 @@ class _Rewriter:
         elif word in ("WHEN", "ELSE") and in_case:
             self._expect_value(self._size.separate)
         elif word == "THEN" and in_case:
-            self._size.operator()
-            self._size.separate(repeated=REPEATED_BY_PLANNER)
-            self._wants_value = True
+            self._size.separate(repeated=REPEATED_BY_CASE)
+            self._expect_value(self._size.operator)
         elif word == "END" and in_case:
             self._close()
         elif word == "AS" and opened is not None and opened.name in CASTS:

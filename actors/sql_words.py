@@ -2,6 +2,8 @@
 
 import re
 
+from actors.sql_size import REPEATED_BY_CASE, REPEATED_BY_COALESCE
+
 # What Lance knows of every row besides the table's columns; a predicate may use them.
 SYSTEM_COLUMNS = frozenset(
     {
@@ -26,11 +28,17 @@ INTERVAL_UNITS = frozenset(
     for plural in ("", "S")
 )
 CASTS = frozenset({"cast", "try_cast", "safe_cast"})
-REPEATING_CALLS = frozenset({"coalesce", "nvl", "nvl2", "ifnull"})
+# Calls whose arguments the planner repeats, and how often.
+REPEATING_CALLS = {
+    "coalesce": REPEATED_BY_COALESCE,
+    "nvl": REPEATED_BY_COALESCE,
+    "ifnull": REPEATED_BY_COALESCE,
+    "nvl2": REPEATED_BY_CASE,
+}
 # Calls whose arguments Lance's own planner reads, as it does the text outside calls.
 TRANSPARENT_CALLS = CASTS | {"is_valid"}
-# Calls with a syntax of their own, which Lance's planner leaves to DataFusion's, and words in them.
 TRIM_SIDES = frozenset({"BOTH", "LEADING", "TRAILING"})
+# Calls with a syntax of their own, which Lance's planner leaves to DataFusion's, and words in them.
 SPECIAL_CALLS: dict[str, frozenset[str]] = {
     "ceil": frozenset(),
     "floor": frozenset(),

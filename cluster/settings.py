@@ -117,10 +117,11 @@ class LimitSettings(Section):
     sql_call_depth_max: Positive = 10
     """Nesting of function calls and casts; 48 nested casts take over 20 s to plan."""
     sql_planned_size_max: Positive = 200_000
-    """Size of one predicate or expression as Lance plans it: 1 for a column or literal, 40 for an
-    operator or call, 3 times as much for each coalesce, nvl or CASE condition around it and twice
-    for BETWEEN, which repeat what they hold. The worst that it lets through plan in half a second;
-    without it 60 comparisons inside 10 coalesce take over 20 s."""
+    """Size of one predicate or expression as Lance plans it: 1 for a column or literal, 100 for an
+    operator or call, and 3 times as much for each coalesce, nvl or BETWEEN, twice for each
+    CASE condition around it, which repeat what they hold. The worst that it lets through are
+    planned, and looked up in indexes, within about a second; without it 60 comparisons inside 10
+    coalesce take over 20 s."""
     updates_max: Positive = 1_000
     """Assignments of one update."""
     metadata_entries_max: Positive = 10_000

@@ -391,16 +391,16 @@ LARGEST: dict[str, tuple[Callable[[int], str], int, str]] = {
     "casts": (lambda n: _nested("cast(", n, "id", " as double)") + " = 1", 10, "calls, casts"),
     "colons": (lambda n: _nested("(", n, "id", "::double)") + " = 1", 10, "calls, casts"),
     "abs": (lambda n: _nested("abs(", n, "id", ")") + " = 1", 10, "calls, casts"),
-    "coalesce": (lambda n: _nested("coalesce(", n, "flag", ", true)"), 7, "too large to plan"),
-    "between": (lambda n: _nested("(", n, "flag", " between flag and true)"), 11, "too large"),
+    "coalesce": (lambda n: _nested("coalesce(", n, "flag", ", true)"), 6, "too large to plan"),
+    "between": (lambda n: _nested("(", n, "flag", " between flag and true)"), 6, "too large"),
     "case": (
         lambda n: _nested("case when ", n, "flag", " then flag else flag end"),
-        6,
+        9,
         "too large to plan",
     ),
     "or in coalesce": (
         lambda n: _nested("coalesce(", 4, " or ".join(["name like 'a%'"] * n), ", true)"),
-        29,
+        11,
         "too large to plan",
     ),
     "case when": (
