@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from actors.freshness import TableHandle, TableState, manifest_path, versions_folder
-from actors.incarnation import is_dropped, read_incarnation
+from actors.incarnation import is_dropped, read_incarnation, sidecar_uri
 from actors.model import Page, TableLocation, TableRecord
 from actors.storage import Storage
 from cluster.clock import Clock
@@ -110,6 +110,19 @@ class _Cached:
     folder: tuple[int, int] | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A table with data as it was found, and the proof that it is still so.
+
+    Where the table's own folder of Destrier's files has not changed, this life of the table has not
+    ended and has the same identity.
+    """
+
+    row: TableRow
+    sidecar: tuple[int, int]
+    record: TableRecord
+
+
 class CatalogView:
     """Snapshots of one database's catalog, never older than the call."""
 
@@ -123,6 +136,7 @@ class CatalogView:
             f"{uri}/{MANIFEST}", None, storage, clock, full_refresh_interval_s
         )
         self._cached: _Cached | None = None
+        self._found: dict[ObjectId, _Found] = {}
         self._lock = threading.Lock()
 
     def cached(self) -> CatalogSnapshot | None:
@@ -153,8 +167,25 @@ class CatalogView:
             TableNotFound: no such table, or its drop has begun.
         """
         row = snapshot.tables.get(table)
-        uri = "" if row is None else f"{self.uri}/{row.location}"
-        if row is None or is_dropped(uri, self._storage):
+        if row is None:
+            raise TableNotFound(f"table {table} is not there")
+        uri = f"{self.uri}/{row.location}"
+        sidecar = self._identity(sidecar_uri(uri))
+        found = self._found.get(table)
+        if found is not None and found.row is row and found.sidecar == sidecar:
+            return found.record
+        record = self._read_record(table, row, uri)
+        if (
+            sidecar is not None
+            and self._is_settled(sidecar)
+            and record.location.incarnation is not None
+            and not record.is_only_declared
+        ):
+            self._found[table] = _Found(row, sidecar, record)
+        return record
+
+    def _read_record(self, table: ObjectId, row: TableRow, uri: str) -> TableRecord:
+        if is_dropped(uri, self._storage):
             raise TableNotFound(f"table {table} is not there")
         stable = row.properties.get(STABLE_ROW_IDS_PROPERTY, "true").lower() != "false"
         location = TableLocation(uri, read_incarnation(uri, self._storage), stable)
@@ -223,6 +254,8 @@ class CatalogView:
             if item not in tables and self._is_table(name):
                 tables[item] = TableRow(name, {})
         snapshot = CatalogSnapshot.of(namespaces, tables, registered)
+        # Rows of the snapshot before are no proof any more.
+        self._found = {}
         self._cached = _Cached(snapshot, manifest, self._settled(folder))
         return snapshot
 
@@ -249,7 +282,18 @@ class CatalogView:
             return (0, 0)
         return status.st_ino, status.st_mtime_ns
 
-    def _settled(self, folder: tuple[int, int] | None) -> tuple[int, int] | None:
-        if folder is None or self._clock.time() - folder[1] / 1e9 < _SETTLED_S:
+    def _identity(self, folder: str) -> tuple[int, int] | None:
+        """What changes with the entries of a folder; None if that is not known."""
+        if not self._storage.is_local:
             return None
-        return folder
+        try:
+            status = os.stat(folder)
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def _settled(self, folder: tuple[int, int] | None) -> tuple[int, int] | None:
+        return folder if folder is not None and self._is_settled(folder) else None
+
+    def _is_settled(self, folder: tuple[int, int]) -> bool:
+        return self._clock.time() - folder[1] / 1e9 >= _SETTLED_S

@@ -42,8 +42,13 @@ METADATA_CACHE_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
+    """What must hold for a state to be the latest; the paths are made once, not at each check."""
+
+    folder_path: str
     folder: tuple[int, int]
+    manifest_path: str
     manifest: tuple[int, int]
+    next_manifest_path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class TableHandle:
             return None
         if self._clock.monotonic() - state._checked_at_s > self._interval_s:
             return None
-        return state if self._still_latest(state) else None
+        return state if self._still_latest(state._proof) else None
 
     def latest(self) -> TableState:
         """The latest state, read from storage if the open one may be old. Blocks.
@@ -190,7 +195,7 @@ class TableHandle:
         if state._proof is None:
             return False
         try:
-            manifest = _identity(manifest_path(self.uri, self.branch, state.version))
+            manifest = _identity(state._proof.manifest_path)
         except OSError:
             return False
         return manifest == state._proof.manifest
@@ -210,7 +215,14 @@ class TableHandle:
         proof = None
         if folder is not None:
             try:
-                proof = _Proof(folder, _identity(manifest_path(self.uri, self.branch, version)))
+                path = manifest_path(self.uri, self.branch, version)
+                proof = _Proof(
+                    folder_path=versions_folder(self.uri, self.branch),
+                    folder=folder,
+                    manifest_path=path,
+                    manifest=_identity(path),
+                    next_manifest_path=manifest_path(self.uri, self.branch, version + 1),
+                )
             except OSError:
                 proof = None
         state = TableState(dataset, version, proof, self._clock.monotonic())
@@ -225,17 +237,15 @@ class TableHandle:
         except OSError:
             return None
 
-    def _still_latest(self, state: TableState) -> bool:
-        assert state._proof is not None
+    def _still_latest(self, proof: _Proof) -> bool:
         try:
-            if _identity(versions_folder(self.uri, self.branch)) != state._proof.folder:
+            if _identity(proof.folder_path) != proof.folder:
                 return False
-            manifest = manifest_path(self.uri, self.branch, state.version)
-            if _identity(manifest) != state._proof.manifest:
+            if _identity(proof.manifest_path) != proof.manifest:
                 return False
         except OSError:
             return False
-        return not os.path.exists(manifest_path(self.uri, self.branch, state.version + 1))
+        return not os.path.exists(proof.next_manifest_path)
 
 
 class TableHandles:

@@ -11,6 +11,11 @@ import uuid
 from actors.storage import SIDECAR, Storage
 
 
+def sidecar_uri(uri: str) -> str:
+    """The folder that holds both files below."""
+    return f"{uri}/{SIDECAR}"
+
+
 def identity_uri(uri: str) -> str:
     """The file that holds the identity."""
     return f"{uri}/{SIDECAR}/incarnation"
