@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from actors.field_paths import parse_field_path
 from actors.model import Assignment, Commit
 from cluster.errors import InvalidInput
 from cluster.settings import LimitSettings
@@ -17,7 +18,6 @@ from serve_app.wire.base import (
     Version,
     check_sql,
 )
-from serve_app.wire.field_paths import parse_field_path
 
 Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
 
