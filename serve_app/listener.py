@@ -120,6 +120,8 @@ class Listener:
             ws="none",
             lifespan="on",
             access_log=False,
+            # Nothing here asks for a client's address, which these headers would only claim.
+            proxy_headers=False,
             log_config=None,
             server_header=False,
             timeout_keep_alive=math.ceil(settings.keep_alive_s),
