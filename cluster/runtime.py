@@ -40,6 +40,10 @@ _ENVIRONMENT = {
     # 0 would move a replica's standard error, and with it this project's log, into a file.
     "RAY_SERVE_LOG_TO_STDERR": "1",
     "DAFT_PROGRESS_BAR": "0",
+    # Daft would tell its makers of every import and every plan.
+    "DAFT_ANALYTICS_ENABLED": "0",
+    # Daft's own: it would ask Ray for the dashboard's address, by a name that warns.
+    "RAY_DISABLE_DASHBOARD": "1",
     # Index statistics would otherwise read every centroid of a vector index.
     "LANCE_INCLUDE_VECTOR_CENTROIDS": "false",
 }
