@@ -7,6 +7,7 @@ the calls to its owner are under way is the next call.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,6 +85,14 @@ class Tables:
                     " send the same request again with the same x-request-id to learn what happened"
                 ) from None
         raise AssertionError("the deadline ends the loop")
+
+    async def prepare(self, table: TableRef) -> None:
+        """Start the table's owner, which may take a second, for a call that comes soon.
+
+        Whatever is wrong, that call says it.
+        """
+        with suppress(DestrierError):
+            await self._open(table, None)
 
     async def _open(self, table: TableRef, meant: TableLocation | None) -> _Known:
         record = await self._find(table)

@@ -84,7 +84,10 @@ class Uploads:
         """Insert an Arrow IPC stream of any size."""
         record = await self._reads.find_table(table)
         overwrite = mode is InsertMode.OVERWRITE
-        staged = await self._in_thread(self._stage_insert, record, branch, overwrite, body)
+        staged, _ = await asyncio.gather(
+            self._in_thread(self._stage_insert, record, branch, overwrite, body),
+            self._tables.prepare(table),
+        )
         key = RequestKey(request_id, body.digest())
         base = branch_uri(record.location.uri, branch)
         async with _Cleanup(self, base, staged) as cleanup:
