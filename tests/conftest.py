@@ -23,8 +23,11 @@ runtime.prepare_environment(Settings())
 
 @pytest.fixture(scope="session")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server process, started once for all tests that need one."""
-    with running_server(tmp_path_factory.mktemp("server")) as server:
+    """A server process, started once for all tests that need one.
+
+    Tests make many tables, and an actor takes 85 MB: a few at a time are enough.
+    """
+    with running_server(tmp_path_factory.mktemp("server"), ACTORS_LIVE_MAX="8") as server:
         yield server
 
 
