@@ -6,7 +6,7 @@ BIN := .venv/bin
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help serve test check
+.PHONY: help serve test check bench
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
@@ -23,6 +23,9 @@ check: .venv/installed ## Run the static checks: format, lint, types, import rul
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache --no-logo > .venv/lint-imports.log || \
 		{ cat .venv/lint-imports.log; exit 1; }
+
+bench: .venv/installed ## Measure beside Lance's own server (5 minutes); ARGS=--quick is a look.
+	@exec $(BIN)/python -m benchmarks.serving $(ARGS)
 
 # The stamps are made last, so that an interrupted set-up starts again.
 .venv/created:
