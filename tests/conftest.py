@@ -11,7 +11,6 @@ import pytest
 
 from cluster import runtime
 from cluster.settings import Settings
-from tests.clients import airports
 from tests.clients.plain_http import Database
 from tests.clients.running_server import RunningServer, running_server
 
@@ -54,6 +53,9 @@ def table() -> str:
 @pytest.fixture(scope="session")
 def airports_table(database: Database) -> str:
     """A table of all airports that every test reads and none changes."""
+    # Pandas takes half a second, which tests without a server need not wait for.
+    from tests.clients import airports
+
     database.create("airports", airports.arrow(airports.airports()))
     return "airports"
 

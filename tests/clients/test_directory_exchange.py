@@ -46,9 +46,9 @@ def test_what_destrier_makes_is_read_by_lance(
     assert listed(directory, "faa") == ["airports", "declared"]
     described = directory.describe_namespace(models.DescribeNamespaceRequest(id=["faa"]))
     assert described.properties == {"country": "US"}
-    for table in (["airports"], ["faa", "airports"]):
-        assert airports.same_rows(read(directory, *table), airports.changed())
-        counted = directory.count_table_rows(models.CountTableRowsRequest(id=table))
+    for id in (["airports"], ["faa", "airports"]):
+        assert airports.same_rows(read(directory, *id), airports.changed())
+        counted = directory.count_table_rows(models.CountTableRowsRequest(id=id))
         assert counted.count == len(airports.changed())
 
     fresh_database.ask("faa$airports", "drop")
@@ -62,8 +62,8 @@ def test_what_lance_makes_is_served_by_destrier(
     directory.create_namespace(
         models.CreateNamespaceRequest(id=["faa"], properties={"country": "US"})
     )
-    for table in (["airports"], ["faa", "airports"]):
-        directory.create_table(models.CreateTableRequest(id=table), stream(first))
+    for id in (["airports"], ["faa", "airports"]):
+        directory.create_table(models.CreateTableRequest(id=id), stream(first))
     folder = fresh_database.server.root / fresh_database.name / "plain.lance"
     lance.write_dataset(first, folder)
 
