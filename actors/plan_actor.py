@@ -5,16 +5,15 @@ is the same for every plan: the first costs 1 to 2 s, the next ones 30 to 60 ms.
 they end with it, whatever they are doing, which is how a plan is stopped that does not come back.
 """
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import ray
 
+from actors.turns import Turns
 from actors.work_items import WorkItem
 from cluster import runtime
-from cluster.errors import Throttling
 from cluster.naming import PLAN_ACTOR
 from cluster.settings import Settings
 
@@ -28,8 +27,10 @@ OPTIONS: dict[str, Any] = {
     "max_restarts": 0,
     "max_task_retries": 0,
 }
-# Calls beyond the plans that may run, each in a thread of its own: enough to refuse them at once.
+# Calls beyond the plans that may be there, each in a thread of its own: enough to refuse them.
 _CALLS_REFUSED = 32
+# Of a plan's deadline, the part that it may wait for its turn.
+_WAIT_PART = 0.25
 
 
 class PlanActor:
@@ -37,23 +38,21 @@ class PlanActor:
 
     def __init__(self, settings: Settings) -> None:
         runtime.use_daft_on_ray()
-        self._room = threading.BoundedSemaphore(settings.engine.plans_max)
+        self._turns = Turns(settings.engine.plans_max)
+        self._wait_s = settings.engine.plan_timeout_s * _WAIT_PART
 
     def run(self, items: Sequence[WorkItem]) -> pa.Table:
         """Do the items, as daft_plans.run_items. Blocks; calls run in threads.
 
         Raises:
-            Throttling: too many plans run already.
+            Throttling: too many plans are there already.
         """
         # Those who start the actor import this module, and need no Daft.
         from actors.daft_plans import run_items
 
-        if not self._room.acquire(blocking=False):
-            raise Throttling("too many distributed requests are running; slow down")
-        try:
+        workers = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+        with self._turns.take(len(items), workers, self._wait_s):
             return run_items(items)
-        finally:
-            self._room.release()
 
 
 def start_plan_actor(settings: Settings) -> Any:

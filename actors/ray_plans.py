@@ -8,8 +8,11 @@ actor: Daft would wait for ever for a worker that dies of its work, or hangs in 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 import ray
@@ -25,10 +28,13 @@ from actors.work_items import WorkItem
 from cluster.errors import DestrierError, ServiceUnavailable
 from cluster.settings import Engine, Settings
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 # Nodes come and go in minutes; asking for them is a call to Ray's control plane.
 _CLUSTER_REMEMBERED_S = 10
+# Longest wait for that call: Ray's control plane may be down, and a request can do without.
+_ASK_S = 2.0
 
 
 class RayStaging:
@@ -36,12 +42,12 @@ class RayStaging:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._cluster = _Cluster()
+        self._cluster = _Cluster(settings)
 
     async def takes(self, engine: Engine | None, rows: int) -> bool:
         """Whether a change of a table of `rows` rows is to be staged here."""
         rows_min = self._settings.engine.distributed_write_rows
-        return await self._cluster.takes(engine, self._settings, rows, rows_min)
+        return await self._cluster.takes(engine, rows, rows_min)
 
     async def stage(
         self,
@@ -52,8 +58,9 @@ class RayStaging:
         fragments: Sequence[int],
     ) -> StagedRewrite:
         """Stage `work` on the fragments of a version."""
-        runner = await self._cluster.runner(self._settings)
-        return await asyncio.to_thread(runner.stage, uri, branch, version, work, fragments)
+        runner = await self._cluster.runner()
+        stage = partial(runner.stage, uri, branch, version, work, fragments)
+        return await self._cluster.in_thread(stage)
 
 
 class RayReads:
@@ -61,54 +68,67 @@ class RayReads:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._cluster = _Cluster()
+        self._cluster = _Cluster(settings)
 
     async def takes(self, engine: Engine | None, rows: int) -> bool:
         """Whether a read of a table of `rows` rows is to be done here."""
         rows_min = self._settings.engine.distributed_scan_rows
-        return await self._cluster.takes(engine, self._settings, rows, rows_min)
+        return await self._cluster.takes(engine, rows, rows_min)
 
     async def count_rows(self, target: ScanTarget, predicate: str) -> Counted:
         """Count the rows that `predicate` selects."""
-        runner = await self._cluster.runner(self._settings)
-        count = await asyncio.to_thread(runner.count, target, predicate)
+        runner = await self._cluster.runner()
+        count = await self._cluster.in_thread(partial(runner.count, target, predicate))
         return Counted(count, target.version)
 
     async def scan(self, target: ScanTarget, request: ScanRequest) -> PlannedRows:
         """Start a scan; its rows are read as they are asked for."""
-        runner = await self._cluster.runner(self._settings)
-        return await asyncio.to_thread(runner.scan, target, request)
+        runner = await self._cluster.runner()
+        return await self._cluster.in_thread(partial(runner.scan, target, request))
 
 
 @dataclass(slots=True)
 class _Cluster:
     """What the cluster has to offer, as of a few seconds ago."""
 
+    settings: Settings
     nodes: int = 0
     cpus: int = 0
     _asked_at_s: float | None = None
+    # Made in the process that uses it: what stages is sent to the owners of tables.
+    _threads: ThreadPoolExecutor | None = None
 
-    async def takes(
-        self, engine: Engine | None, settings: Settings, rows: int, rows_min: int
-    ) -> bool:
+    async def takes(self, engine: Engine | None, rows: int, rows_min: int) -> bool:
         """As engines.is_distributed; Ray is asked only when the answer depends on it."""
         if rows >= rows_min:
             await self._ask()
-        return is_distributed(engine, settings.engine, rows, rows_min, self.nodes)
+        return is_distributed(engine, self.settings.engine, rows, rows_min, self.nodes)
 
-    async def runner(self, settings: Settings) -> PlanRunner:
+    async def runner(self) -> PlanRunner:
         """A planner for the workers that there are."""
         await self._ask()
-        return PlanRunner(settings, _ActorRun(settings), max(1, self.cpus))
+        return PlanRunner(self.settings, _ActorRun(self.settings), max(1, self.cpus))
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Wait for a plan in a thread that is there for plans."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.settings.engine.plans_max)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def _ask(self) -> None:
         now_s = time.monotonic()
         if self._asked_at_s is not None and now_s - self._asked_at_s < _CLUSTER_REMEMBERED_S:
             return
-        nodes = [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
+        self._asked_at_s = now_s
+        asking = asyncio.to_thread(ray.nodes)
+        try:
+            nodes = [node for node in await asyncio.wait_for(asking, _ASK_S) if node["Alive"]]
+        except (TimeoutError, ray.exceptions.RayError):
+            # What was known goes on to be true; before anything was, the process does the work.
+            logger.warning("Ray does not say which nodes there are", exc_info=True)
+            return
         self.nodes = len(nodes)
         self.cpus = sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
-        self._asked_at_s = now_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +156,15 @@ class _ActorRun:
             ) from error
 
     def _run(self, items: Sequence[WorkItem], give_up_s: float) -> pa.Table:
-        actor = start_plan_actor(self.settings)
+        try:
+            actor = start_plan_actor(self.settings)
+        except ray.exceptions.RayError as error:
+            raise _PlanFailed("the plan actor does not start") from error
         try:
             left_s = max(0.0, give_up_s - time.monotonic())
-            answers: pa.Table = ray.get(actor.run.remote(items), timeout=left_s)
+            # ray.get warns in an actor with an event loop, though this is another thread.
+            answers: pa.Table = actor.run.remote(items).future().result(timeout=left_s)
             return answers
-        except ray.exceptions.GetTimeoutError:
-            ray.kill(actor)
-            timeout_s = self.settings.engine.plan_timeout_s
-            raise ServiceUnavailable(
-                f"the cluster was given up after {timeout_s:g} s and nothing was changed; use a"
-                " simpler predicate or expression, or fewer rows"
-            ) from None
         except ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, DestrierError):
@@ -157,6 +174,13 @@ class _ActorRun:
             raise _PlanFailed("a plan failed") from error
         except ray.exceptions.RayError as error:
             raise _PlanFailed("the plan actor died") from error
+        except TimeoutError:
+            ray.kill(actor)
+            timeout_s = self.settings.engine.plan_timeout_s
+            raise ServiceUnavailable(
+                f"the cluster was given up after {timeout_s:g} s and nothing was changed; use a"
+                " simpler predicate or expression, or fewer rows"
+            ) from None
 
 
 class _PlanFailed(ServiceUnavailable):

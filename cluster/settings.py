@@ -194,9 +194,10 @@ class EngineSettings(Section):
     distributed_nodes_min: Positive = 2
     """Alive nodes that a cluster needs before `auto` distributes."""
     plan_timeout_s: Seconds = 240
-    """Deadline of one distributed plan; then 503, and nothing has changed."""
+    """Deadline of one distributed plan, of which it may wait a quarter for its turn; then 503, and
+    nothing has changed."""
     plans_max: Positive = 32
-    """Distributed plans at a time; beyond it 503. Each holds a thread of the plan actor."""
+    """Distributed plans that run or wait at a time; beyond it 503. Each holds a thread."""
     read_timeout_s: Seconds = 120
     """Deadline of one read in process; then 503."""
     stuck_threads_max: Positive = 4
