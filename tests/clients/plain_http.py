@@ -63,7 +63,7 @@ class Database:
 
     def send(self, table: str, operation: str, rows: pa.Table, **query: str) -> Any:
         """The answer of an operation that takes rows, which must succeed."""
-        return right(self.send_stream(table, operation, stream(rows), **query)).json()
+        return right(self.send_stream(table, operation, stream(rows), None, **query)).json()
 
     def send_stream(
         self,

@@ -38,9 +38,12 @@ def test_a_mixed_case_name_means_its_column_however_it_is_written(
         assert changed["updated_rows"] == count
     assert ordered(database.rows(table)).equals(PEOPLE)
 
-    for name, deleted in (('"Status"', 1), ("`PartyAbbrev`", 2), ("imageId", 1)):
-        predicate = {'"Status"': f"{name} != 'x'", "`PartyAbbrev`": f"{name} = 'D'"}
-        answer = database.ask(table, "delete", predicate=predicate.get(name, f"{name} = 3"))
+    for predicate, deleted in (
+        ("\"Status\" != 'x'", 1),
+        ("`PartyAbbrev` = 'D'", 2),
+        ("imageId = 3", 1),
+    ):
+        answer = database.ask(table, "delete", predicate=predicate)
         assert answer["num_deleted_rows"] == deleted
     assert database.count(table) == 0
 

@@ -189,10 +189,10 @@ DICTIONARIES = {
 def test_dictionaries_that_change_from_batch_to_batch_give_their_values(
     database: Database, table: str, compression: str | None
 ) -> None:
-    parts = [["a", "b", None, "a"], ["c", "a"], ["b" * 50, "d", "c"]]
+    parts: list[list[str | None]] = [["a", "b", None, "a"], ["c", "a"], ["b" * 50, "d", "c"]]
     texts = [text for part in parts for text in part]
     schema = pa.schema([("id", pa.int64()), *DICTIONARIES.items()])
-    batches = []
+    batches: list[pa.RecordBatch] = []
     for part in parts:
         ids = pa.array(range(len(batches) * 10, len(batches) * 10 + len(part)))
         columns = [encoded(part, kind) for kind in DICTIONARIES.values()]
