@@ -159,18 +159,15 @@ def _unchanged(array: pa.Array) -> pa.Array:
 def _is_settled(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether arrays of `source` can be taken as they are, with nothing to check.
 
-    Structs never are: sliced ones that hold structs end Lance's thread with a panic. Nor are lists
-    whose items have offsets, since there may be no items: see FieldPlan.make().
+    Lists whose items have offsets are not, since there may be no items: see FieldPlan.make().
     """
-    if source != target or isinstance(target, pa.BaseExtensionType):
-        return False
-    if types.is_dictionary(target) or types.is_struct(target):
+    if source != target or isinstance(target, pa.BaseExtensionType) or types.is_dictionary(target):
         return False
     # Equality of types ignores the names of lists' items.
     return all(
         target.field(i).nullable
         and source.field(i).name == target.field(i).name
-        and not has_offsets(target.field(i).type)
+        and not (is_list(target) and has_offsets(target.value_type))
         and _is_settled(source.field(i).type, target.field(i).type)
         for i in range(target.num_fields)
     )

@@ -5,7 +5,7 @@ of the column's type (large or view strings, dictionaries, lists with other item
 never changed: int32 is not taken for int64, nor a timestamp in another unit or zone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -162,11 +162,18 @@ class _Fit:
         if count > 1 and count * self._row_nulls_bytes > NULLS_BYTES_MAX:
             raise TooLarge("")
         columns = rows.columns
-        arrays = [
-            plan.make(columns, count) if plan.index is not None else self._take_nulls(plan, count)
-            for plan in self._plans
-        ]
+        arrays = [self._make(plan, columns, count) for plan in self._plans]
         return pa.RecordBatch.from_arrays(arrays, schema=self._target)
+
+    def _make(self, plan: FieldPlan, columns: Sequence[pa.Array], count: int) -> pa.Array:
+        if plan.index is None:
+            return self._take_nulls(plan, count)
+        array = plan.make(columns, count)
+        if columns[plan.index].offset > 0:
+            # Lance panics on structs in sliced structs and loses count of nulls in others; in a
+            # copy everything starts at 0.
+            array = pa.concat_arrays([array, array[:0]])
+        return array
 
     def _take_nulls(self, plan: FieldPlan, count: int) -> pa.Array:
         """Nulls of a column that the input lacks; the columns and pieces of one type share them."""
