@@ -341,18 +341,28 @@ async def test_a_plan_is_run_again_when_its_actor_dies(
     assert await counting == 143
 
 
-async def test_more_plans_than_may_run_are_refused(
-    server: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("plans_max", "told"),
+    [pytest.param(1, "too many", id="too many"), pytest.param(9, "is busy", id="no worker")],
+)
+async def test_plans_whose_turn_does_not_come_are_refused(
+    server: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch, plans_max: int, told: str
 ) -> None:
-    crowded = settings.ray.model_copy(update={"namespace": f"{settings.ray.namespace}-crowded"})
+    from actors.plan_actor import start_plan_actor
+
+    crowded = settings.ray.model_copy(update={"namespace": f"{settings.ray.namespace}-{plans_max}"})
     settings = settings.model_copy(update={"ray": crowded})
-    server = planned_server(settings, plans_max=1)
+    engine = {"plans_max": plans_max, "plan_timeout_s": SHORT_S}
+    start_plan_actor(
+        settings.model_copy(update={"engine": settings.engine.model_copy(update=engine)})
+    )
+    server = planned_server(settings)
     monkeypatch.setattr(plan_runner, "CountItem", HangsCounting)
     fault = await fault_of(server)
     counting = asyncio.create_task(count(server, "n = 3"))
     while not fault.read_text():
         await asyncio.sleep(0.05)
-    with pytest.raises(Throttling):
+    with pytest.raises(Throttling, match=told):
         await count(server, "n = 4")
     fault.unlink()
     assert await counting == 143
