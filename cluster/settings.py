@@ -50,8 +50,8 @@ class HttpSettings(Section):
     """Bytes of JSON and small Arrow bodies that one replica holds at a time; beyond it 503."""
     head_bytes_max: Positive = 64 << 10
     """Bytes of a request's line and headers. Tokens are the long ones; 8 kB is a usual bound."""
-    json_body_bytes_max: Positive = 8 << 20
-    """Bytes of a JSON body. The largest real ones are predicates with long IN lists."""
+    json_body_bytes_max: Positive = 24 << 20
+    """Bytes of a JSON body. The largest real ones are views that bring their code."""
     keep_alive_s: Seconds = 310
     """Idle connections are kept longer than the 300 s for which LanceDB clients pool them, else a
     client can write a streamed body into a connection that is being closed."""
@@ -155,8 +155,8 @@ class ActorSettings(Section):
     """Lives and queues of the actors that own tables."""
 
     idle_s: Seconds = 300
-    """A table actor leaves after this long without work (about 85 MB each); callers recreate it."""
-    live_max: Positive = 64
+    """A table actor leaves after this long without work (about 126 MB each); callers recreate it."""
+    live_max: Positive = 32
     """Table actors alive per database; the longest idle one leaves for a new one, and when none is
     idle the caller gets 503."""
     pending_requests_max: Positive = 2_048
