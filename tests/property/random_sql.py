@@ -208,6 +208,15 @@ def random_predicate(random: Random, schema: pa.Schema, depth: int = 2) -> Sql:
     return random.choice(kinds)
 
 
+def equals(name: str, value: Any) -> Sql:
+    """A predicate that an index on the column answers."""
+    if value is None:
+        return _is_null(column(name), negated=False)
+    if isinstance(value, bool):
+        return column(name) if value else _not(column(name))
+    return call("{} = {}", lambda a, b: a == b, column(name), literal(value))
+
+
 def random_changes(random: Random, schema: pa.Schema) -> list[Change]:
     """Assignments to different columns; each of them reads the row as it was."""
     number = random.choice(_numbers(schema))

@@ -204,6 +204,22 @@ def test_a_branch_is_read(planned: Planned) -> None:
     assert planned.runner.count(target, "id >= 0") == 10
 
 
+@pytest.mark.parametrize("work", ["(id < 10)", UpdatePlan("(id < 10)", ((("group",), "(-1)"),))])
+def test_a_branch_is_changed_and_main_is_not(planned: Planned, work: UpdatePlan | str) -> None:
+    branch = planned.dataset.create_branch("b")
+    version = int(branch.version)
+    staged = planned.runner.stage(
+        planned.dataset.uri, "b", version, work, all_fragments(planned.dataset)
+    )
+    changed = update_operation(staged, branch)
+    if isinstance(work, str):
+        changed = delete_operation(staged, work)
+    after = lance.LanceDataset.commit(branch, changed, read_version=version)
+    assert staged.rows == 10
+    assert after.count_rows("id < 10 AND `group` >= 0") == 0
+    assert planned.dataset.count_rows("id < 10 AND `group` >= 0") == 10
+
+
 def test_an_update_keeps_the_schema_to_the_byte_and_appends_go_on(planned: Planned) -> None:
     before = planned.dataset.schema
     work = UpdatePlan("(id >= 200 AND id < 700)", ((("name",), "(concat(name, '!'))"),))
