@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from cluster.errors import InvalidInput, ServiceUnavailable
 from cluster.settings import HttpSettings
 from serve_app.gateway import Gateway
+from serve_app.joined_writes import JoinedWrites
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close a connection that never sends anything."""
-        super().connection_made(cast(asyncio.Transport, transport))
+        super().connection_made(JoinedWrites(cast(asyncio.Transport, transport), self.loop))
         self._close_if_silent()
 
     def on_message_begin(self) -> None:
