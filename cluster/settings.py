@@ -155,7 +155,7 @@ class ActorSettings(Section):
     """Lives and queues of the actors that own tables."""
 
     idle_s: Seconds = 300
-    """A table actor leaves after this long without work (about 126 MB each); callers recreate it."""
+    """A table actor leaves after this long without work (126 MB each); callers recreate it."""
     live_max: Positive = 32
     """Table actors alive per database; the longest idle one leaves for a new one, and when none is
     idle the caller gets 503."""
