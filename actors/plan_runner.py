@@ -38,9 +38,8 @@ from cluster.settings import Settings
 RunItems = Callable[[Sequence[WorkItem]], pa.Table]
 # Items per worker: the second starts while the first one's answer travels.
 _ITEMS_PER_WORKER = 2
-# Rows that are read together, as long as the size of a scan's rows is not known; Lance's own bound
-# on the rows of a fragment.
-_ROWS_FIRST = 1 << 20
+# Small fragments are read together, up to this many rows; Lance's own bound on one fragment.
+_STRETCH_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +120,19 @@ class PlanRunner:
         except BaseException as error:
             raise translate(error, context="expression") from error
         pieces = self._workers * _ITEMS_PER_WORKER
+        piece_bytes = max(1, self._settings.engine.distributed_scan_bytes // pieces)
         every = _each_fragment(dataset)
         rows = sum(item.rows for item in every)
         return PlannedRows(
             schema=schema,
             target=opened,
             request=checked,
-            stretches=_share_out(every, max(pieces, math.ceil(rows / _ROWS_FIRST))),
+            stretches=_share_out(every, max(pieces, math.ceil(rows / _STRETCH_ROWS))),
             pieces=pieces,
-            piece_bytes=max(1, self._settings.engine.distributed_scan_bytes // pieces),
+            piece_bytes=piece_bytes,
+            # A guess until the size of the scan's rows is known: Lance reads ahead whatever it is
+            # asked for, and a worker that asked for all of a wide table took over 1 GB.
+            rows_per_piece=max(1, piece_bytes * rows // max(_bytes_on_disk(dataset), 1)),
             answers=self._answers,
         )
 
@@ -158,8 +161,8 @@ class PlannedRows:
     stretches: Sequence[_Stretch]
     pieces: int
     piece_bytes: int
+    rows_per_piece: int
     answers: Callable[[Sequence[WorkItem]], list[list[Any]]]
-    _rows_per_piece: int = _ROWS_FIRST
 
     @property
     def version(self) -> int:
@@ -228,7 +231,7 @@ class PlannedRows:
     def _next_pieces(
         self, stretch: _Stretch, offset: int, left: float
     ) -> list[tuple[_Stretch, int, float]]:
-        step = self._rows_per_piece
+        step = self.rows_per_piece
         end = min(stretch.rows, offset + left, offset + step * self.pieces)
         return [(stretch, start, end - start) for start in range(offset, int(end), step)]
 
@@ -242,7 +245,7 @@ class PlannedRows:
                 with_row_id=self.request.with_row_id,
                 fragments=stretch.fragments,
                 offset=offset,
-                rows=int(min(rows, self._rows_per_piece)),
+                rows=int(min(rows, self.rows_per_piece)),
                 bytes_max=self.piece_bytes,
             )
             for stretch, offset, rows in wanted
@@ -252,7 +255,7 @@ class PlannedRows:
         rows = sum(piece.rows for piece in pieces)
         if rows:
             size = sum(batch.nbytes for piece in pieces for batch in piece.batches)
-            self._rows_per_piece = max(1, self.piece_bytes * rows // max(size, 1))
+            self.rows_per_piece = max(1, self.piece_bytes * rows // max(size, 1))
         return pieces
 
     def _find_offset(self) -> tuple[int, int]:
@@ -300,6 +303,12 @@ def _each_fragment(dataset: Any) -> list[_Stretch]:
         _Stretch((item.fragment_id,), item.physical_rows - item.num_deletions)
         for item in dataset.get_fragments()
     ]
+
+
+def _bytes_on_disk(dataset: Any) -> int:
+    return sum(
+        file.file_size_bytes or 0 for item in dataset.get_fragments() for file in item.data_files()
+    )
 
 
 def _share_out(stretches: Sequence[_Stretch], shares: int) -> list[_Stretch]:

@@ -253,6 +253,28 @@ def row_ids(dataset: Any) -> dict[int, int]:
     return dict(zip(table["id"].to_pylist(), table["_rowid"].to_pylist(), strict=True))
 
 
+def test_an_update_beside_blobs_keeps_them(
+    tmp_path: Path, run_items: Callable[[Sequence[WorkItem]], pa.Table]
+) -> None:
+    blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("n", pa.int64()), blob])
+    contents = [f"blob {number}".encode() for number in range(12)]
+    data = pa.table([list(range(12)), [0] * 12, contents], schema=schema)
+    dataset = lance.write_dataset(data, tmp_path / "t.lance", max_rows_per_file=3)
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    runner = PlanRunner(settings, run_items, workers=2)
+    work = UpdatePlan("(id % 4 = 0)", ((("n",), "(id + 100)"),))
+    staged = runner.stage(dataset.uri, None, 1, work, all_fragments(dataset))
+    assert staged.rows == 3
+    after = lance.LanceDataset.commit(dataset, update_operation(staged, dataset), read_version=1)
+    found = after.to_table(columns=["id", "n"]).to_pylist()
+    assert [row["n"] for row in found] == [
+        number + 100 if number % 4 == 0 else 0 for number in range(12)
+    ]
+    blobs = after.take_blobs("blob", indices=list(range(12)))
+    assert [item.read() for item in blobs] == contents
+
+
 def test_each_worker_writes_one_fragment_of_an_update(planned: Planned) -> None:
     work = UpdatePlan(None, ((("group",), "(0)"),))
     staged = planned.runner.stage(
