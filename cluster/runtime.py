@@ -54,6 +54,9 @@ _LOCAL_ENVIRONMENT = {
     # listens on nothing else. Given that address in any other way, it looks for a public one.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
+    # Ray's own choice is 15: whatever else runs on the machine, the clients of a benchmark for one,
+    # would go before replicas and owners, which here are the service itself.
+    "RAY_worker_niceness": "0",
 }
 
 # Ray Serve's HTTP through HAProxy: six times the requests per second of its default proxy.
