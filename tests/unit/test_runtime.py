@@ -13,6 +13,7 @@ from cluster import distribution, runtime
 from cluster.errors import Unsupported
 from cluster.settings import Settings
 
+NICENESS = "RAY_worker_niceness"
 LOCAL = Settings()
 JOINED = Settings(ray={"address": "ray.example:6379"})
 
@@ -34,7 +35,7 @@ def test_ray_of_this_machine_has_a_secret_of_its_own_and_loopback_alone() -> Non
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
     assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
-    assert os.environ["RAY_worker_niceness"] == "0"
+    assert os.environ[NICENESS] == "0"
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
@@ -42,7 +43,7 @@ def test_joined_cluster_keeps_its_own_authentication() -> None:
     runtime.prepare_environment(JOINED)
     assert "RAY_AUTH_TOKEN" not in os.environ
     assert "RAY_AUTH_MODE" not in os.environ
-    assert "RAY_worker_niceness" not in os.environ
+    assert NICENESS not in os.environ
     assert os.environ["LANCE_INCLUDE_VECTOR_CENTROIDS"] == "false"
 
 
