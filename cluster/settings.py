@@ -167,9 +167,9 @@ class ActorSettings(Section):
     """Inserts that share one commit."""
     batch_bytes_max: Positive = 64 << 20
     """Bytes of inserts that share one commit."""
-    call_timeout_s: Seconds = 120
-    """Longest wait for a table actor's answer; then the outcome is unknown and resolved by
-    request id."""
+    call_timeout_s: Seconds = 270
+    """Longest wait for a table actor's answer, above the deadline of a plan that it stages; then
+    the outcome is unknown and resolved by request id."""
     commit_retries_max: Positive = 10
     """Times that a change is staged anew after another writer of the same files won."""
     requests_remembered_max: Positive = 100_000
