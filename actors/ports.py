@@ -54,7 +54,7 @@ class ArrowReader(Protocol):
         ...
 
     def digest(self) -> str:
-        """SHA-256 of everything read, first 32 hex digits; asked for at the end."""
+        """A hash of everything read, 32 hex digits; asked for at the end."""
         ...
 
 
