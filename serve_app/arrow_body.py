@@ -78,7 +78,7 @@ class ArrowBodyReader(io.RawIOBase):
     def __init__(self) -> None:
         super().__init__()
         self._parts: deque[memoryview] = deque()
-        # Tells a repeated body from another one; a cryptographic hash took half as long as the write.
+        # Tells a repeated body from another; a cryptographic hash took half as long as the write.
         self._hash = xxhash.xxh3_128()
         self._changed = threading.Condition()
         # Guarded by `_changed`: written by one side and read by the other.
