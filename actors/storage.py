@@ -170,6 +170,8 @@ class Storage:
 
     def files(self, uri: str) -> list[tuple[str, int, int]]:
         """Name, bytes and modification time (ms) of the files directly inside `uri`."""
+        if self.is_local:
+            return _local_files(uri)
         store, path = self._open(uri)
         selector = fs.FileSelector(path, allow_not_found=True)
         return [
@@ -188,3 +190,15 @@ class Storage:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+
+def _local_files(folder: str) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
+    # pyarrow's listing fails when the folder comes or a file goes while it looks.
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_file():
+                    status = entry.stat()
+                    found.append((entry.name, status.st_size, status.st_mtime_ns // 1_000_000))
+    return found
