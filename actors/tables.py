@@ -1,17 +1,14 @@
-"""Writes on their way from a replica to the tables' owners: found, batched, and sent once.
-
-Small inserts into the same table share a call (1.7 ms) as they share a commit: what arrives while
-the calls to its owner are under way is the next call.
-"""
+"""Writes on their way from a replica to the tables' owners: found, batched, and sent once."""
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from actors.model import Commit, InsertItem, TableLocation, TableRecord
+from actors.outbox import Outbox
 from actors.owner_errors import OwnerGone, OwnerLost
 from actors.owners import Owner, Owners, wait_a_little
 from cluster.clock import Clock
@@ -19,21 +16,11 @@ from cluster.errors import DestrierError, OutcomeUnknown, ServiceUnavailable, Ta
 from cluster.identifiers import TableRef
 from cluster.settings import ActorSettings
 
-# Calls with small inserts that one replica has under way to one table: one that is being committed
-# and one that waits behind it.
-_CALLS_PER_TABLE = 2
-
 
 @dataclass(slots=True)
 class _Known:
     owner: Owner
     location: TableLocation
-
-
-@dataclass(slots=True)
-class _Outbox:
-    waiting: deque[tuple[InsertItem, "asyncio.Future[Commit]"]] = field(default_factory=deque)
-    senders: int = 0
 
 
 class Tables:
@@ -51,7 +38,7 @@ class Tables:
         self._limits = limits
         self._clock = clock
         self._known: dict[TableRef, _Known] = {}
-        self._outboxes: dict[TableRef, _Outbox] = {}
+        self._outboxes: dict[TableRef, Outbox] = {}
 
     async def call(self, table: TableRef, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method of the table's owner with the location that is meant as first argument.
@@ -118,41 +105,18 @@ class Tables:
 
     async def append(self, table: TableRef, item: InsertItem) -> Commit:
         """Send a small insert with whatever else waits for the same table."""
-        outbox = self._outboxes.setdefault(table, _Outbox())
-        answer: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
-        outbox.waiting.append((item, answer))
-        if outbox.senders < _CALLS_PER_TABLE:
-            outbox.senders += 1
-            task = asyncio.ensure_future(self._send(table, outbox))
-            task.add_done_callback(lambda done: done.exception())
-        return await answer
+        outbox = self._outboxes.get(table)
+        if outbox is None:
+            outbox = self._outboxes[table] = Outbox(
+                self._limits,
+                self._clock,
+                send=partial(self._send_batch, table),
+                ended=partial(self._forget_outbox, table),
+            )
+        return await outbox.put(item)
 
-    async def _send(self, table: TableRef, outbox: _Outbox) -> None:
-        try:
-            while outbox.waiting:
-                batch = self._next_batch(outbox)
-                answers = await self._send_batch(table, [item for item, _ in batch])
-                for (_, waiting), answer in zip(batch, answers, strict=True):
-                    if waiting.done():
-                        continue
-                    if isinstance(answer, DestrierError):
-                        waiting.set_exception(answer)
-                    else:
-                        waiting.set_result(answer)
-        finally:
-            outbox.senders -= 1
-            if not outbox.senders and not outbox.waiting:
-                self._outboxes.pop(table, None)
-
-    def _next_batch(self, outbox: _Outbox) -> list[tuple[InsertItem, "asyncio.Future[Commit]"]]:
-        batch: list[tuple[InsertItem, asyncio.Future[Commit]]] = []
-        size = 0
-        while outbox.waiting and len(batch) < self._limits.batch_requests_max:
-            size += len(outbox.waiting[0][0].body)
-            if batch and size > self._limits.batch_bytes_max:
-                break
-            batch.append(outbox.waiting.popleft())
-        return batch
+    def _forget_outbox(self, table: TableRef) -> None:
+        self._outboxes.pop(table, None)
 
     async def _send_batch(
         self, table: TableRef, items: Sequence[InsertItem]
