@@ -149,10 +149,12 @@ def _upload_batches(size: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([numbers, vectors], schema=UPLOAD_SCHEMA)
 
 
-def same_rows(one: lance.LanceDataset, other: lance.LanceDataset) -> bool:
-    """Whether two tables hold the same rows in the same order; reads a sample of the vectors."""
-    numbers = [table.to_table(columns=["number"]) for table in (one, other)]
-    if not numbers[0].equals(numbers[1]):
-        return False
-    sample = np.random.default_rng(1).integers(0, len(numbers[0]), 1_000).tolist()
-    return bool(one.take(sample).equals(other.take(sample)))
+def holds_upload(table: lance.LanceDataset, source: UploadFile) -> bool:
+    """Whether a table holds the rows of the file in their order; compares a sample of vectors."""
+    with pa.memory_map(str(source.path)) as file:
+        expected = pa.ipc.open_stream(file).read_all()
+        numbers = table.to_table(columns=["number"])
+        if not numbers.equals(expected.select(["number"])):
+            return False
+        sample = np.random.default_rng(1).integers(0, source.rows, 1_000)
+        return bool(table.take(sample.tolist()).equals(expected.take(pa.array(sample))))
