@@ -16,20 +16,27 @@ class LocalWrite:
     growth_bytes: int
 
 
-def write_locally(source: Path, target: Path) -> LocalWrite:
-    """Write an Arrow IPC stream to a new table."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_write, args=(there, str(source), str(target)), daemon=True)
-    process.start()
-    here.recv()
-    assert process.pid is not None
-    with MemoryWatch([process.pid]) as watch:
-        here.send("go")
-        seconds: float = here.recv()
-    here.send("end")
-    process.join()
-    return LocalWrite(seconds, watch.growth_bytes()[process.pid])
+class LocalWriter:
+    """A process that is ready to write an Arrow IPC stream to a new table, once."""
+
+    def __init__(self, source: Path, target: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, there = context.Pipe()
+        self._process = context.Process(
+            target=_write, args=(there, str(source), str(target)), daemon=True
+        )
+        self._process.start()
+        self._connection.recv()
+
+    def write(self) -> LocalWrite:
+        """Write, and end the process."""
+        assert self._process.pid is not None
+        with MemoryWatch([self._process.pid]) as watch:
+            self._connection.send("go")
+            seconds: float = self._connection.recv()
+        self._connection.send("end")
+        self._process.join()
+        return LocalWrite(seconds, watch.growth_bytes()[self._process.pid])
 
 
 def _write(parent: Connection, source: str, target: str) -> None:

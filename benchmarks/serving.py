@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 
@@ -24,7 +25,7 @@ import numpy as np
 from benchmarks import load, servers
 from benchmarks.ceiling import trivial_server
 from benchmarks.load import Address, Load, Measured, Request
-from benchmarks.local_write import LocalWrite, write_locally
+from benchmarks.local_write import LocalWriter
 from benchmarks.processes import MemoryWatch, cpu_seconds, process_tree
 from benchmarks.report import Point, Report, Side, Upload, UploadRound
 from benchmarks.servers import RunningServer
@@ -221,24 +222,30 @@ def _check_rows(tables: Tables, name: str, measured: Measured, side: Side) -> No
 def measure_upload(measuring: Measuring) -> Upload:
     """A large Arrow stream, inserted into a table and written in process, in turns.
 
-    What one has written is deleted before the other begins: both then find the memory that files
-    are kept in as the other left it, which matters more than what they do.
+    Each writes right after what the other wrote was deleted, with everything started beforehand:
+    both then find the memory that files are kept in as the other left it. That matters more than
+    what they do: a virtual machine gives memory that is free for seconds back to its host, and
+    writing to it then takes two to five times as long.
     """
     source = write_upload_file(measuring.folder / "upload.arrows", measuring.options.upload_bytes)
     upload = Upload(source.bytes, source.rows, _ask_peer(measuring))
-    # The first one finds memory that nobody has used yet, and takes three times as long.
-    _write_locally(measuring, source)
-    before = _write_locally(measuring, source)
-    for number in range(measuring.options.rounds):
-        name = f"uploaded_{number}"
-        found = _upload(measuring, source, name)
-        tables = Tables(measuring.destrier)
-        is_right = tables.count_rows(name) == source.rows and holds_upload(
-            tables.open(name), source
-        )
-        upload.is_right = upload.is_right and is_right
+    tables = Tables(measuring.destrier)
+    written = measuring.folder / "local.lance"
+    names = [f"uploaded_{number}" for number in range(measuring.options.rounds + 1)]
+    _prepare(tables, names[0])
+    # What it takes says nothing: it is the first.
+    LocalWriter(source.path, written).write()
+    writer = LocalWriter(source.path, written)
+    rmtree(written)
+    before = writer.write()
+    for name, next_name in pairwise(names):
+        found = _upload(measuring, source, name, written)
+        is_right = tables.count_rows(name) == source.rows
+        upload.is_right = upload.is_right and is_right and holds_upload(tables.open(name), source)
+        _prepare(tables, next_name)
+        writer = LocalWriter(source.path, written)
         tables.drop(name)
-        after = _write_locally(measuring, source)
+        after = writer.write()
         found.local_seconds = (before.seconds + after.seconds) / 2
         found.local_growth_mb = max(before.growth_bytes, after.growth_bytes) / MB
         upload.rounds.append(found)
@@ -246,21 +253,20 @@ def measure_upload(measuring: Measuring) -> Upload:
     return upload
 
 
-def _write_locally(measuring: Measuring, source: UploadFile) -> LocalWrite:
-    target = measuring.folder / "local.lance"
-    written = write_locally(source.path, target)
-    rmtree(target)
-    return written
-
-
-def _upload(measuring: Measuring, source: UploadFile, name: str) -> UploadRound:
-    server = measuring.destrier
+def _prepare(tables: Tables, name: str) -> None:
     nothing = stream_of(UPLOAD_SCHEMA.empty_table())
-    Tables(server).create(name, nothing)
-    Tables(server).insert(name, nothing)
+    tables.create(name, nothing)
+    tables.insert(name, nothing)
+
+
+def _upload(
+    measuring: Measuring, source: UploadFile, name: str, written_before: Path
+) -> UploadRound:
+    server = measuring.destrier
     processes = process_tree(server.pid)
     replicas = _replicas(server)
     head = upload_head(server, name, source.bytes)
+    rmtree(written_before)
     with MemoryWatch(processes) as watch:
         uploaded = measuring.sender.submit(load.upload, server.address, head, source.path).result()
     if uploaded.status != 200:
