@@ -4,12 +4,14 @@ there."""
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import lance
 import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 
+from actors.early_sync import EarlySync
 from actors.freshness import manifest_path, versions_folder
 from actors.lance_errors import translate
 from actors.model import Commit
@@ -53,16 +55,31 @@ def write_new_fragments(
     Raises:
         DestrierError: translated; nothing has changed but orphan files may be left.
     """
-    try:
-        fragments = write_fragments(
-            data, dataset, schema=data.schema, mode="overwrite" if overwrite else "append"
-        )
-    except DestrierError:
-        raise
-    except BaseException as error:
-        raise translate(error, context="write") from error
-    sync_data_files(branch_uri(uri, branch), fragments, storage)
+    base = branch_uri(uri, branch)
+    with _early_sync(data, base, storage) as progress:
+        try:
+            fragments = write_fragments(
+                data,
+                dataset,
+                schema=data.schema,
+                mode="overwrite" if overwrite else "append",
+                progress=progress,
+            )
+        except DestrierError:
+            raise
+        except BaseException as error:
+            raise translate(error, context="write") from error
+    sync_data_files(base, fragments, storage)
     return list(fragments)
+
+
+def _early_sync(
+    data: pa.Table | pa.RecordBatchReader, base: str, storage: Storage
+) -> AbstractContextManager[EarlySync | None]:
+    """Flush what a stream becomes while it is written; what is whole already is written at once."""
+    if isinstance(data, pa.Table) or not storage.is_local or not storage.fsync:
+        return nullcontext()
+    return EarlySync(f"{base}/data")
 
 
 def write_first_fragments(
@@ -76,21 +93,23 @@ def write_first_fragments(
     Raises:
         TableAlreadyExists: the folder holds a table by now.
     """
-    try:
-        fragments = write_fragments(
-            data,
-            uri,
-            schema=schema,
-            mode="create",
-            data_storage_version=DATA_STORAGE_VERSION,
-            storage_options=storage.lance_options,
-        )
-    except DestrierError:
-        raise
-    except BaseException as error:
-        if storage.exists(versions_folder(uri, None)):
-            raise TableAlreadyExists("the table already exists") from error
-        raise translate(error, context="write") from error
+    with _early_sync(data, uri, storage) as progress:
+        try:
+            fragments = write_fragments(
+                data,
+                uri,
+                schema=schema,
+                mode="create",
+                data_storage_version=DATA_STORAGE_VERSION,
+                storage_options=storage.lance_options,
+                progress=progress,
+            )
+        except DestrierError:
+            raise
+        except BaseException as error:
+            if storage.exists(versions_folder(uri, None)):
+                raise TableAlreadyExists("the table already exists") from error
+            raise translate(error, context="write") from error
     sync_data_files(uri, fragments, storage)
     return list(fragments)
 

@@ -105,7 +105,8 @@ def build(settings: Settings) -> Application:
         num_replicas=http.replicas or default_replicas(),
         # Logical only: replicas and table actors must start on a machine whose cores are all taken.
         ray_actor_options={"num_cpus": 0},
-        max_ongoing_requests=http.requests_in_flight_max,
+        # Serve would let a request wait for its turn; the gateway refuses it at once.
+        max_ongoing_requests=2 * http.requests_in_flight_max,
         graceful_shutdown_timeout_s=http.drain_timeout_s + _STOP_MARGIN_S,
         graceful_shutdown_wait_loop_s=0.1,
         # What fails at start, a wrong root above all, fails again.

@@ -1,4 +1,4 @@
-"""What several folders of tests drive: one running server, started once.
+"""What several folders of tests drive: a running server, started once for either ingress.
 
 Tests share a database and have tables of their own, since the first change of a database starts an
 actor that takes a second; only what lists a database needs one for itself.
@@ -20,13 +20,16 @@ _NUMBERS = itertools.count(1)
 runtime.prepare_environment(Settings())
 
 
-@pytest.fixture(scope="session")
-def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server process, started once for all tests that need one.
+@pytest.fixture(scope="session", params=["direct", "serve"])
+def live_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """A server process, started once for all tests that need one, and once more for Serve's HTTP.
 
-    Tests make many tables, and an actor takes 85 MB: a few at a time are enough.
+    Tests make many tables, and an actor takes 126 MB: a few at a time are enough.
     """
-    with running_server(tmp_path_factory.mktemp("server"), ACTORS_LIVE_MAX="8") as server:
+    folder = tmp_path_factory.mktemp("server")
+    with running_server(folder, HTTP_INGRESS=request.param, ACTORS_LIVE_MAX="8") as server:
         yield server
 
 
