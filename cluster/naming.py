@@ -8,6 +8,8 @@ TABLE_PREFIX = "table:"
 CATALOG_PREFIX = "catalog:"
 # The one actor of a deployment that runs distributed plans.
 PLAN_ACTOR = "plans"
+# The one actor of a deployment that keeps its jobs and runs their drivers.
+JOB_ACTOR = "jobs"
 
 
 def catalog_actor_name(database: str) -> str:

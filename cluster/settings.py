@@ -255,6 +255,74 @@ class ViewSettings(Section):
     """SHA-256 of accepted code envelopes when user_code is `allow-list`."""
     cloudpickle: bool = False
     """Accept pickled code; source text is the default because it can be read and reviewed."""
+    pip: bool = False
+    """Accept manifests that install packages; they run installers on the workers."""
+    environment_variables: tuple[str, ...] = ()
+    """Names of environment variables that a manifest may set for its code."""
+    source_task_rows: Positive = 1_024
+    """Source rows of one work item of a chunker view, where the request does not say. One item is
+    done, retried and remembered as a whole."""
+    rows_per_fragment: Positive = 1 << 20
+    """Rows of one fragment of a view, where the request does not say."""
+    batch_rows: Positive = 8_192
+    """Rows of one batch that user code is given; a batch is in memory twice."""
+    concurrency: Positive = 8
+    """Workers of one refresh, where the request does not say; never more than the cluster can
+    place."""
+    children_per_worker_max: Positive = 64
+    """Child processes of one worker at most (intra_applier_concurrency)."""
+    code_num_cpus: Annotated[float, Field(gt=0)] = 1.0
+    """CPUs that one worker asks Ray for, where the view does not say."""
+    code_memory_bytes: Positive = 4 << 30
+    """Bytes of address space of one child process, where the view does not say; views that ask for
+    GPUs have no such bound, because drivers of GPUs reserve far more than they use."""
+    code_start_timeout_s: Seconds = 120
+    """Longest time for user code to be loaded and its class to be built: models are loaded then."""
+    item_timeout_s: Seconds = 1_800
+    """Longest time for one work item; then its process is killed."""
+    code_output_bytes_max: Positive = 64 << 10
+    """Bytes kept of what user code prints; the rest is dropped as it comes."""
+    stopping_timeout_s: Seconds = 10
+    """Time that a driver has to end by itself when its job is cancelled; then it is killed."""
+
+
+class JobSettings(Section):
+    """Jobs: refreshes that run in the background."""
+
+    running_max: Positive = 2
+    """Jobs that run at a time, each with a driver process of about 300 MB; others wait."""
+    queued_max: Positive = 256
+    """Jobs that wait; beyond it 503."""
+    attempts_max: Positive = 3
+    """Drivers that a job may use up: one that dies or makes no progress is replaced."""
+    stall_timeout_s: Seconds = 300
+    """Without a word of progress for this long a driver is replaced. Daft waits for ever for a
+    worker that has died."""
+    timeout_s: Seconds = 86_400
+    """Longest time for one job, waiting for resources included."""
+    resources_timeout_s: Seconds = 600
+    """Longest time that a job waits for resources that the cluster has and others use."""
+    flush_interval_s: Seconds = 1.0
+    """Events of jobs are stored at least this often; a state that ends a job at once."""
+    events_kept_max: Positive = 10_000
+    """Events of one job that are kept and listed."""
+    kept_s: Seconds = 30 * 86_400.0
+    """How long jobs that have ended can be looked up."""
+    auto_refresh_interval_s: Seconds = 60
+    """How often the sources of views with auto_refresh are looked at."""
+    auto_refresh_rows: Positive = 1_000
+    """Changed source rows from which a view is refreshed by itself, or the fraction below if that
+    is more."""
+    auto_refresh_fraction: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Changed part of a source from which a view is refreshed by itself."""
+    auto_refresh_staleness_s: Seconds = 3_600
+    """A view whose source has changed at all is refreshed after this long."""
+    auto_refresh_cooldown_s: Seconds = 300
+    """Least time between the end of a refresh and the next that starts by itself; doubled by each
+    failure in a row."""
+    auto_refresh_failures_max: Positive = 5
+    """Failures in a row after which a view is no longer refreshed by itself, until a refresh that
+    someone asks for succeeds."""
 
 
 class RaySettings(Section):
@@ -281,6 +349,7 @@ class Settings(Section):
     engine: EngineSettings = EngineSettings()
     auth: AuthSettings = AuthSettings()
     views: ViewSettings = ViewSettings()
+    jobs: JobSettings = JobSettings()
     ray: RaySettings = RaySettings()
 
 
