@@ -222,7 +222,7 @@ def temporary_folder(settings: Settings) -> Iterator[Path | None]:
     _remove_ownerless_folders(parent)
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent))
     if settings.http.ingress == "serve":
-        _keep_haproxy_in(folder)
+        _set_haproxy_apart(folder)
     # The lock is held for as long as this process lives, however it ends.
     with (folder / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -241,16 +241,22 @@ def _remove_ownerless_folders(parent: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _keep_haproxy_in(folder: Path) -> None:
-    """Keep HAProxy's administration socket, which anyone may use, in a folder that only we may.
+def _set_haproxy_apart(folder: Path) -> None:
+    """Give HAProxy files and ports of its own: its usual ones are the same for every Serve.
 
-    Ray adds 57 characters to the folder, and HAProxy ends a socket's path at 97: hence the names.
+    Its administration socket, which anyone may use, is in a folder that only we may. Ray adds 57
+    characters to the folder, and HAProxy ends a socket's path at 97: hence the names.
     """
-    for variable, name in {
-        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": "a",
-        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "m",
-        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
-        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
-    }.items():
-        os.environ.setdefault(variable, str(folder / name))
+    wanted = {
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "a"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "m"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder / ""),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
+    }
+    with contextlib.ExitStack() as held:
+        for name in ("RAY_SERVE_HAPROXY_METRICS_PORT", "RAY_SERVE_HAPROXY_STATS_PORT"):
+            port = held.enter_context(socket.create_server(("", 0))).getsockname()[1]
+            wanted[name] = str(port)
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)

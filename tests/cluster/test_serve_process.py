@@ -210,6 +210,13 @@ def test_serve_ingress_answers_the_same(folder: Path) -> None:
         assert "a$b" in counted.json()["detail"]
         private = next((folder / "t").glob("destrier-*"))
         assert private.stat().st_mode & 0o777 == 0o700
+        # Its ports are its own, so that another server starts beside it.
+        (folder / "2").mkdir()
+        with serving(folder / "2", DESTRIER_HTTP_INGRESS="serve") as other:
+            other.read_until_ready()
+            assert httpx.get(f"{other.url}/-/healthz").status_code == 200
+            assert other.stop(signal.SIGTERM) == 0
+        assert httpx.get(f"{served.url}/-/healthz").status_code == 200
         assert served.stop(signal.SIGTERM) == 0
         served.assert_nothing_is_left()
 

@@ -62,6 +62,15 @@ def test_haproxy_is_chosen_when_serve_listens_and_only_then() -> None:
     assert os.environ["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
 
 
+def test_haproxy_gets_ports_of_its_own_unless_the_operator_chose() -> None:
+    settings = Settings(http={"ingress": "serve"})
+    os.environ["RAY_SERVE_HAPROXY_STATS_PORT"] = "18404"
+    with runtime.temporary_folder(settings) as folder:
+        assert os.environ["RAY_SERVE_HAPROXY_SOCKET_PATH"] == f"{folder}/a"
+        assert int(os.environ["RAY_SERVE_HAPROXY_METRICS_PORT"]) not in (0, 9101)
+        assert os.environ["RAY_SERVE_HAPROXY_STATS_PORT"] == "18404"
+
+
 def test_temporary_folder_is_private_short_and_removed() -> None:
     with runtime.temporary_folder(LOCAL) as folder:
         assert folder is not None
