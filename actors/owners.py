@@ -7,7 +7,7 @@ which life is meant.
 """
 
 import asyncio
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.catalog import Catalog, TableOwners
 from actors.engines import DistributedStaging
@@ -16,6 +16,9 @@ from actors.table import Table
 from cluster.clock import Clock
 from cluster.identifiers import TableRef
 from cluster.settings import Settings
+
+if TYPE_CHECKING:
+    from actors.jobs import Jobs
 
 
 class Owner(Protocol):
@@ -47,6 +50,11 @@ class Owners(Protocol):
         """
         ...
 
+    def jobs(self) -> Owner:
+        """The owner of the deployment's jobs (job_ports.JobOperations); started by its first
+        call."""
+        ...
+
     async def close(self) -> None:
         """Let go of what this process holds."""
         ...
@@ -55,7 +63,7 @@ class Owners(Protocol):
 class LocalOwner:
     """An owner in this process."""
 
-    def __init__(self, owner: Table | Catalog) -> None:
+    def __init__(self, owner: "Table | Catalog | Jobs") -> None:
         self._owner = owner
 
     async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
@@ -105,6 +113,7 @@ class LocalOwners:
         self._clock = clock
         self._tables = _LocalTables(settings, clock, staging)
         self._catalogs: dict[str, Catalog] = {}
+        self._jobs: Jobs | None = None
 
     def catalog(self, database: str) -> Owner:
         """The owner of a database's catalog."""
@@ -122,8 +131,19 @@ class LocalOwners:
         """The record and the owner of a table."""
         return await self._catalog(table.database).open_table(table.id)
 
+    def jobs(self) -> Owner:
+        """The owner of jobs; refreshes run in processes of their own, without Ray."""
+        if self._jobs is None:
+            # Jobs reach tables through owners, so that module imports this one.
+            from actors.local_jobs import local_jobs
+
+            self._jobs = local_jobs(self._settings, self, self._clock)
+        return LocalOwner(self._jobs)
+
     async def close(self) -> None:
-        """Retire every table."""
+        """End what runs and retire every table."""
+        if self._jobs is not None:
+            await self._jobs.close()
         await self._tables.close()
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import ray
 
 from actors.catalog_actor import start_catalog_actor
+from actors.job_actor import start_job_actor
 from actors.model import TableRecord
 from actors.owner_errors import OwnerGone, OwnerLost
 from actors.owners import Owner, wait_a_little
@@ -12,8 +13,8 @@ from cluster.errors import DestrierError, InternalError
 from cluster.identifiers import TableRef
 from cluster.settings import Settings
 
-# Tries of a catalog call whose actor is being restarted, about 10 s in all.
-_CATALOG_TRIES = 12
+# Tries of a call whose actor is being restarted, about 10 s in all.
+_TRIES = 12
 
 
 class RayOwner:
@@ -52,6 +53,10 @@ class RayOwners:
         record, actor = await self.catalog(table.database).call("open_table", table.id)
         return record, RayOwner(actor)
 
+    def jobs(self) -> Owner:
+        """The owner of jobs; started by the first call."""
+        return _JobsOwner(self._settings)
+
     async def close(self) -> None:
         """Nothing is held: actors outlive replicas."""
 
@@ -67,12 +72,29 @@ class _CatalogOwner:
         Opening a table changes nothing, so it is repeated whenever the actor dies under it.
         """
         repeatable = method == "open_table"
-        for attempt in range(_CATALOG_TRIES):
+        for attempt in range(_TRIES):
             actor = start_catalog_actor(self._database, self._settings)
             try:
                 return await RayOwner(actor).call(method, *arguments, **keywords)
             except (OwnerGone, OwnerLost):
-                if not repeatable or attempt == _CATALOG_TRIES - 1:
+                if not repeatable or attempt == _TRIES - 1:
+                    raise
+                await wait_a_little(attempt)
+        raise AssertionError("the last try raises")
+
+
+class _JobsOwner:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call the owner of jobs, again if it dies under it: every call of it may be repeated."""
+        for attempt in range(_TRIES):
+            actor = start_job_actor(self._settings)
+            try:
+                return await RayOwner(actor).call(method, *arguments, **keywords)
+            except (OwnerGone, OwnerLost):
+                if attempt == _TRIES - 1:
                     raise
                 await wait_a_little(attempt)
         raise AssertionError("the last try raises")
