@@ -26,7 +26,8 @@ class SourceReader:
     """Reads a dataset that is open at its version.
 
     `columns` are the names of the source query's outputs with their SQL, `filter` and `limit` its
-    own; `batch_rows` bounds the rows of a batch.
+    own (a query with a limit is cut by ids only, or not at all); `batch_rows` bounds the rows of a
+    batch.
     """
 
     dataset: Any
@@ -99,9 +100,10 @@ class SourceReader:
     ) -> Iterator[pa.RecordBatch]:
         options: dict[str, Any] = {"limit": self.limit}
         if ranges:
+            first = ranges[0]
             options["fragments"] = [self.dataset.get_fragment(part.fragment) for part in ranges]
-            if len(ranges) == 1 and ranges[0].length is not None:
-                options |= {"offset": ranges[0].offset, "limit": ranges[0].length}
+            options["limit"] = first.length
+            options["offset"] = first.offset if first.length is not None else None
         scanner = self.dataset.scanner(
             columns=dict(columns) if columns else [],
             filter=self.filter,
