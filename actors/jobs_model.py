@@ -119,7 +119,8 @@ class Job:
     """A job at one moment.
 
     `attempt` counts the drivers that were started. `waiting_for` says in a sentence what a job that
-    does not get on waits for. `resolved` is known from the phase `compute` on.
+    does not get on waits for. `pausing` is a running job that was paused and finishes what it
+    began. `resolved` is known from the phase `compute` on.
     """
 
     job_id: str
@@ -133,6 +134,7 @@ class Job:
     ended_ms: int | None = None
     heartbeat_ms: int | None = None
     waiting_for: str | None = None
+    pausing: bool = False
     resolved: RefreshSummary | None = None
     metrics: tuple[JobMetric, ...] = ()
     result: RefreshResult | None = None
@@ -156,10 +158,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job and what its owner needs to go on with it; `publish` is set once all is computed."""
+    """A job and what its owner needs to go on with it.
+
+    `publish` is set once all is computed; `forgotten` says that the view is gone.
+    """
 
     job: Job
     publish: PublishRequest | None = None
+    forgotten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
