@@ -26,20 +26,21 @@ from udtf.items import Ids
 REFRESH_FOLDER = "_refresh"
 EVICTED_IDS = "row_id"
 _EVICT = "evict.arrow"
-_STOP = "stop"
 # Evicted ids are written so many at a time.
 _IDS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ViewFolder:
-    """The folder of a view's table, for the refresh `job_id`; picklable, opens nothing by itself.
+    """The folder of a view's table, for one refresh; picklable, opens nothing by itself.
 
-    `storage_options` are Lance's own. `fsync` flushes files of a local folder.
+    `attempt` counts the drivers of the job: what tells the workers of one to stop must not stop
+    those of the next. `storage_options` are Lance's own. `fsync` flushes files of a local folder.
     """
 
     uri: str
     job_id: str
+    attempt: int
     storage_options: tuple[tuple[str, str], ...]
     fsync: bool
 
@@ -108,12 +109,12 @@ class ViewFolder:
 
     def stop(self) -> None:
         """Tell every worker of this refresh to begin no other item."""
-        with self._new_file(_STOP) as path:
+        with self._new_file(self._stop) as path:
             path.write_bytes(b"")
 
     def is_stopped(self) -> bool:
         """Whether `stop` was called, in whatever process."""
-        name = self._name(_STOP)
+        name = self._name(self._stop)
         if self.local is not None:
             return os.path.exists(self.local / name)
         return bool(self._session().contains(name))
@@ -124,9 +125,12 @@ class ViewFolder:
             shutil.rmtree(self.local / REFRESH_FOLDER / self.job_id, ignore_errors=True)
             return
         session = self._session()
-        for name in (_EVICT, _STOP):
-            if session.contains(self._name(name)):
-                session.delete_file(self._name(name))
+        for name in session.list(f"{REFRESH_FOLDER}/{self.job_id}"):
+            session.delete_file(name)
+
+    @property
+    def _stop(self) -> str:
+        return f"stop-{self.attempt}"
 
     def _name(self, file: str) -> str:
         return f"{REFRESH_FOLDER}/{self.job_id}/{file}"
