@@ -271,19 +271,11 @@ class ModuleSource:
             if text == _FUTURE:
                 continue
             is_definition = isinstance(statement, _DEFINITIONS)
-            gap = "
-
-"
+            gap = "\n\n"
             if is_definition:
-                gap = "
-
-
-"
+                gap = "\n\n\n"
             elif previous_is_import and is_import:
-                gap = "
-"
-                "\n\n\n" if is_definition else "\n" if previous_is_import and is_import else "\n\n"
-            )
+                gap = "\n"
             parts += [gap, text]
             previous_is_import = is_import
         return "".join(parts) + "\n"
