@@ -126,7 +126,10 @@ def by_index(reader: SourceReader, column: str) -> list[WorkItem]:
     index = _ivf_index(dataset, column, field)
     # Its statistics open the index, which get_ivf_model relies on for nested columns.
     lists = VectorIndexReader(dataset, index.name)
-    model = dataset.get_ivf_model(index.name)
+    metric = str(lists.stats["indices"][0]["metric_type"]).lower()
+    if metric not in ("l2", "cosine", "dot"):
+        raise InvalidInput(f"{field}: indexes with the distance {metric} are not supported")
+    centroids = _vectors(dataset.get_ivf_model(index.name).centroids)
     ids = reader.selected_ids()
     codes = np.full(len(ids), -1, np.int64)
     order = np.argsort(ids)
@@ -137,8 +140,8 @@ def by_index(reader: SourceReader, column: str) -> list[WorkItem]:
         present = ordered[at] == trusted
         codes[order[at[present]]] = partitions[present]
     left = np.flatnonzero(codes < 0)
-    codes[left] = _nearest(reader, expression, ids[left], model, field)
-    labels = [f"IVF partition {number}" for number in range(len(model.centroids))]
+    codes[left] = _nearest(reader, expression, ids[left], centroids, metric)
+    labels = [f"IVF partition {number}" for number in range(len(centroids))]
     return _items([*labels, "no vector"], codes, ids)
 
 
@@ -171,12 +174,10 @@ def _listed(dataset: Any, index: Any, lists: Any) -> tuple[Ids, _Codes]:
     return known[right], partitions[first[right]]
 
 
-def _nearest(reader: SourceReader, expression: str, ids: Ids, model: Any, field: str) -> _Codes:
+def _nearest(
+    reader: SourceReader, expression: str, ids: Ids, centroids: _Vectors, metric: str
+) -> _Codes:
     """The number of the nearest centroid for each row; of rows without a vector the next number."""
-    metric = str(model.distance_type).lower()
-    if metric not in ("l2", "cosine", "dot"):
-        raise InvalidInput(f"{field}: indexes with the distance {metric} are not supported")
-    centroids = _vectors(model.centroids)
     codes = [np.empty(0, np.int64)]
     for start in range(0, len(ids), _ROWS_AT_ONCE):
         for table in reader.take(ids[start : start + _ROWS_AT_ONCE], {_KEY: expression}):

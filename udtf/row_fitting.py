@@ -87,6 +87,8 @@ class Parents:
             Misfit: as `fitted`, or a chunk is of no row.
         """
         for batch in batches:
+            if not batch.num_rows:
+                continue
             columns = _columns(batch)
             parents = self._numbers(columns.pop(PARENT, None))
             lineage: dict[str, Any] = {CHUNK_INDEX: pa.array(self._count(parents), pa.int32())}
@@ -106,7 +108,7 @@ class Parents:
         if column is None or column.null_count or not pa.types.is_integer(column.type):
             raise Misfit("the chunks do not say which rows they come from")
         numbers: npt.NDArray[np.int64] = column.to_numpy().astype(np.int64)
-        if len(numbers) and not (0 <= numbers.min() and numbers.max() < self._known.num_rows):
+        if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self._known.num_rows):
             raise Misfit("a chunk says that it comes from a row that was not given")
         return numbers
 
