@@ -81,11 +81,13 @@ class JobOperations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoundView:
-    """A view as an attempt finds it: its life, the metadata of its schema, and its source."""
+    """A view as an attempt finds it: its life and version, the metadata of its schema, and its
+    source."""
 
     location: TableLocation
     metadata: Mapping[str, str]
     source: SourceLocation
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,18 @@ class JobViews(Protocol):
 
         Raises:
             DestrierError: one of them is not there, or the view cannot be refreshed.
+        """
+        ...
+
+    async def source_version(self, view: TableRef) -> int:
+        """The version of the source that a refresh would read now."""
+        ...
+
+    async def submission(self, view: TableRef) -> Submission:
+        """A refresh of the view with the deployment's defaults.
+
+        Raises:
+            DestrierError: the view is not there or cannot be refreshed.
         """
         ...
 

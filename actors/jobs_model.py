@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from actors.model import Page, TableLocation
+from cluster.identifiers import ObjectId, TableRef
 from udtf.refresh_model import (
     ItemError,
     ItemState,
@@ -223,6 +224,11 @@ class WatchedView:
 
     database: str
     view_id: tuple[str, ...]
+
+    @property
+    def table(self) -> TableRef:
+        """The view's table."""
+        return TableRef(self.database, ObjectId(self.view_id))
 
 
 JobPage: TypeAlias = Page[Job]

@@ -14,6 +14,8 @@ GPU = "GPU"
 MEMORY = "memory"
 # Amounts are sums of fractions; Ray itself counts in ten-thousandths.
 _TOLERANCE = 1e-4
+# What nobody counts holds as many workers as anyone may want.
+_UNBOUNDED = 1_000_000
 
 
 class ImpossibleResources(InvalidInput):
@@ -73,18 +75,17 @@ def workers_that_fit(
 def _workers_on(node: Mapping[str, float], resources: WorkerResources) -> int:
     demand = resources.demand()
     if not demand:
-        # A worker that asks for nothing can be anywhere; one for each is no bound.
-        return 1_000_000
-    return min(
-        math.floor((node.get(name, 0.0) + _TOLERANCE) / amount) for name, amount in demand.items()
-    )
+        return _UNBOUNDED
+    fitting = min((node.get(name, 0.0) + _TOLERANCE) / amount for name, amount in demand.items())
+    return math.floor(min(fitting, _UNBOUNDED))
 
 
 def _largest(nodes: Sequence[Mapping[str, float]], resources: WorkerResources) -> str:
     if not nodes:
         return "the cluster has no machine"
     most = {name: max(node.get(name, 0.0) for node in nodes) for name in (CPU, GPU, MEMORY)}
-    has = WorkerResources(most[CPU], most[GPU], int(most[MEMORY]) or None)
+    memory = most[MEMORY]
+    has = WorkerResources(most[CPU], most[GPU], int(memory) if math.isfinite(memory) else None)
     lacking = [name for name, amount in resources.demand().items() if amount > most[name]]
     if not lacking:
         return f"the machines have up to {has}, but none has all of it at once"
