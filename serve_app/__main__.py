@@ -1,4 +1,4 @@
-"""The command line: `destrier serve`, `key`, `settings` and `routes`."""
+"""The command line: `destrier serve`, `view`, `key`, `settings` and `routes`."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 # Each module of a subcommand has `add_parser(subparsers)`, which sets `run`.
-_COMMANDS = ("serve", "key", "settings", "routes")
+_COMMANDS = ("serve", "view", "key", "settings", "routes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,8 +25,9 @@ PLACES = {
     "daft": ("cluster/runtime.py", "actors/daft_plans.py"),
     "lance": ("actors/",),
     "sqlglot": ("actors/sql", "udtf/source_query.py"),
+    "tqdm": ("udtf/progress.py",),
     "uvicorn": ("serve_app/listener.py",),
-    "httpx": ("serve_app/jwt_tokens.py",),
+    "httpx": ("serve_app/jwt_tokens.py", "udtf/client.py", "udtf/view_http.py"),
     "jwt": ("serve_app/jwt_tokens.py",),
 }
 
