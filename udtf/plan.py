@@ -5,30 +5,31 @@ is always set: without it Daft ignores what a worker asks for. The same plan run
 and in subprocesses of this machine. Statuses come as items end, in no order.
 """
 
-import contextlib
 import json
 import os
+import pickle
 import queue
-import socket
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import daft
 
-from udtf.host import HostSpec, ItemHost
+from udtf.host import HostSpec
 from udtf.items import WorkItem
+from udtf.plan_worker import STATUS, WORKER, PlanWorker
 from udtf.refresh_model import ItemStatus, Runner
 from udtf.resources import WorkerResources
 
 # How soon a refresh that is cancelled is told to stop, and stops.
 _POLL_S = 0.2
-_WATCH_S = 1.0
+# Each call of a worker costs Daft on Ray 11 ms: where a worker has many items before it, it gets
+# some at a time. More at a time would be heard of late, and lost together.
+_ITEMS_PER_CALL_MAX = 8
+_CALLS_PER_WORKER_MIN = 24
 _ITEM = "item"
-_STATUS = "status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,11 @@ def run_items(
             raise row
         if row:
             answer = json.loads(row)
-            if answer["worker"] not in workers:
-                workers.add(answer["worker"])
+            if answer[WORKER] not in workers:
+                workers.add(answer[WORKER])
                 report_workers(len(workers))
-            if answer[_STATUS] is not None:
-                report_status(ItemStatus.from_json(answer[_STATUS]))
+            if answer[STATUS] is not None:
+                report_status(ItemStatus.from_json(answer[STATUS]))
         if is_over():
             spec.folder.stop()
             return
@@ -100,6 +101,7 @@ def _plan(items: Sequence[WorkItem], spec: HostSpec, pool: Pool) -> Any:
     elif daft.runners.get_or_infer_runner_type() != Runner.NATIVE:
         daft.set_runner_native()
     asked = pool.resources
+    per_call = pool.children * _items_per_child(len(items), pool)
     on_ray = pool.runner is Runner.RAY
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -108,64 +110,25 @@ def _plan(items: Sequence[WorkItem], spec: HostSpec, pool: Pool) -> Any:
             num_cpus=asked.num_cpus,
             num_gpus=(asked.num_gpus or None) if on_ray else None,
             memory_bytes=asked.memory_bytes if on_ray else None,
-            batch_size=pool.children,
+            batch_size=per_call,
             concurrency=pool.workers,
-        )(_Worker).with_init_args(spec, pool.children)
-        frame = daft.from_pydict({_ITEM: list(items)}).into_batches(pool.children)
-        return frame.select(work(daft.col(_ITEM)).alias(_STATUS))
+        )(PlanWorker).with_init_args(pickle.dumps(spec), pool.children)
+        frame = daft.from_pydict({_ITEM: [pickle.dumps(item) for item in items]}).into_batches(
+            per_call
+        )
+        return frame.select(work(daft.col(_ITEM)).alias(STATUS))
+
+
+def _items_per_child(items: int, pool: Pool) -> int:
+    calls = pool.workers * pool.children * _CALLS_PER_WORKER_MIN
+    return max(1, min(_ITEMS_PER_CALL_MAX, items // calls))
 
 
 def _pump(plan: Any, rows: "queue.SimpleQueue[Any]") -> None:
     try:
         for row in plan.iter_rows(results_buffer_size=1):
-            rows.put(row[_STATUS])
+            rows.put(row[STATUS])
     except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
         rows.put(error)
     else:
         rows.put(None)
-
-
-class _Worker:
-    """A worker of Daft's: hosts for as many items at a time as it has child processes.
-
-    Daft wants a default for every argument, and the first one to be called `self`.
-    """
-
-    def __init__(self, spec: HostSpec | None = None, children: int = 1) -> None:
-        assert spec is not None
-        self._spec = spec
-        self._hosts = [ItemHost(spec) for _ in range(children)]
-        self._threads = ThreadPoolExecutor(children)
-        self._name = f"{socket.gethostname()} {os.getpid()}"
-        self._busy = threading.Event()
-        self._parent = os.getppid()
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
-
-    def __call__(self, items: Any) -> list[str]:
-        """Do some items at once; a status for each, null if the refresh was stopped before."""
-        with self._working():
-            return list(self._threads.map(self._do, items.to_pylist(), self._hosts))
-
-    def _do(self, item: WorkItem, host: ItemHost) -> str:
-        status = None if self._spec.folder.is_stopped() else host.run(item).to_json()
-        return json.dumps({"worker": self._name, _STATUS: status})
-
-    @contextlib.contextmanager
-    def _working(self) -> Iterator[None]:
-        self._busy.set()
-        try:
-            yield
-        finally:
-            self._busy.clear()
-
-    def _watch(self) -> None:
-        """End this process with the one that started it, and items when the refresh is stopped."""
-        while True:
-            self._busy.wait(_WATCH_S)
-            if os.getppid() != self._parent:
-                os._exit(1)
-            if self._busy.is_set() and self._spec.folder.is_stopped():
-                for host in self._hosts:
-                    host.stop()
-                return
-            threading.Event().wait(_WATCH_S)

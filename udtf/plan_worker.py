@@ -1,0 +1,83 @@
+"""What Daft makes of a worker of a refresh.
+
+Processes of Daft's that only pass plans on load this module too, so it is light: what a plan holds
+is pickled here once more, and Lance and the rest are imported where items are done.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from udtf.host import ItemHost
+
+STATUS = "status"
+WORKER = "worker"
+_WATCH_S = 1.0
+
+
+class PlanWorker:
+    """A worker of Daft's: hosts for as many items at a time as it has child processes.
+
+    Daft wants a default for every argument, and the first one to be called `self`.
+    """
+
+    def __init__(self, spec: bytes = b"", children: int = 1) -> None:
+        from udtf.host import HostSpec, ItemHost
+
+        # Made by the driver of this refresh, as everything is that a worker is sent.
+        loaded: HostSpec = pickle.loads(spec)  # noqa: S301
+        self._spec = loaded
+        self._hosts = [ItemHost(loaded) for _ in range(children)]
+        self._threads = ThreadPoolExecutor(children)
+        self._name = f"{socket.gethostname()} {os.getpid()}"
+        self._busy = threading.Event()
+        self._parent = os.getppid()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def __call__(self, items: Any) -> list[str]:
+        """Do some items; a status for each, null if the refresh was stopped before."""
+        todo = items.to_pylist()
+        count = len(self._hosts)
+        shares = [todo[number::count] for number in range(count)]
+        with self._working():
+            return [
+                answer
+                for answers in self._threads.map(self._do, self._hosts, shares)
+                for answer in answers
+            ]
+
+    def _do(self, host: "ItemHost", items: Sequence[bytes]) -> list[str]:
+        answers = []
+        for item in items:
+            status = None
+            if not self._spec.folder.is_stopped():
+                status = host.run(pickle.loads(item)).to_json()  # noqa: S301
+            answers.append(json.dumps({WORKER: self._name, STATUS: status}))
+        return answers
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        self._busy.set()
+        try:
+            yield
+        finally:
+            self._busy.clear()
+
+    def _watch(self) -> None:
+        """End this process with the one that started it, and items when the refresh is stopped."""
+        while True:
+            self._busy.wait(_WATCH_S)
+            if os.getppid() != self._parent:
+                os._exit(1)
+            if self._busy.is_set() and self._spec.folder.is_stopped():
+                for host in self._hosts:
+                    host.stop()
+                return
+            threading.Event().wait(_WATCH_S)
