@@ -92,7 +92,7 @@ class _JobsOwner:
         for attempt in range(_TRIES):
             actor = start_job_actor(self._settings)
             try:
-                return await RayOwner(actor).call(method, *arguments, **keywords)
+                return await RayOwner(actor).call("call", method, *arguments, **keywords)
             except (OwnerGone, OwnerLost):
                 if attempt == _TRIES - 1:
                     raise

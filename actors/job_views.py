@@ -1,0 +1,176 @@
+"""Views as jobs need them: found with their source, looked at for changes, and committed to."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from actors.auto_refresh import SourceChange
+from actors.job_ports import FoundView, PublishedView
+from actors.jobs_model import Submission, WatchedView
+from actors.lance_errors import translate
+from actors.model import LATEST, Pin, TableLocation
+from actors.owners import Owners
+from actors.reads import Reads
+from cluster.clock import Clock
+from cluster.errors import (
+    DestrierError,
+    InvalidInput,
+    InvalidTableState,
+    OutcomeUnknown,
+    TableNotFound,
+)
+from cluster.identifiers import ObjectId, TableRef
+from cluster.settings import Settings
+from udtf.refresh_model import PublishRequest, SourceLocation, Watermark
+from udtf.resources import WorkerResources
+from udtf.source_query import recognise
+from udtf.spec import UdtfSpec
+from udtf.view_record import LANCEDB_DEFINITION, SOURCE_QUERY, is_view, read_view
+from udtf.watermark import read_watermark
+
+logger = logging.getLogger(__name__)
+
+
+class OwnedViews:
+    """The views of a deployment (job_ports.JobViews, auto_refresh.SourceChanges)."""
+
+    def __init__(self, settings: Settings, owners: Owners, clock: Clock) -> None:
+        self._settings = settings
+        self._owners = owners
+        self._reads = Reads(settings, clock)
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    async def find(self, view: TableRef) -> FoundView:
+        """The view and its source; see job_ports.JobViews."""
+        record = await self._reads.find_table(view)
+        dataset = await self._reads.in_thread(self._reads.open, record, LATEST)
+        metadata = _metadata(dataset)
+        if not is_view(metadata):
+            raise InvalidTableState(f"table {view.id} is no materialized view; refresh a view")
+        source = await self._source(view, metadata)
+        return FoundView(record.location, metadata, source, int(dataset.version))
+
+    async def _source(self, view: TableRef, metadata: Mapping[str, str]) -> SourceLocation:
+        text = metadata.get(SOURCE_QUERY) or metadata[LANCEDB_DEFINITION]
+        query = recognise(text)
+        if query is None:
+            raise InvalidInput(
+                f"the source_query of view {view.id} is of no form that this server executes, so"
+                " the view cannot be refreshed; create it with one of the documented forms"
+            )
+        source = TableRef(view.database, ObjectId(tuple(query.source_id)))
+        try:
+            record = await self._reads.find_table(source)
+        except TableNotFound:
+            raise TableNotFound(
+                f"table {source.id}, the source of view {view.id}, is not there"
+            ) from None
+        return SourceLocation(
+            source.id.parts, record.location.uri, query.branch, query.version, query.tag
+        )
+
+    async def source_version(self, view: TableRef) -> int:
+        """The version of the source that a refresh would read now."""
+        dataset = await self._open_source(view.database, (await self.find(view)).source)
+        return int(dataset.version)
+
+    async def _open_source(self, database: str, source: SourceLocation) -> Any:
+        record = await self._reads.find_table(TableRef(database, ObjectId(source.id)))
+        pin = Pin(branch=source.branch, version=source.version, tag=source.tag)
+        return await self._reads.in_thread(self._reads.open, record, pin)
+
+    async def submission(self, view: TableRef) -> Submission:
+        """A refresh of the view with the deployment's defaults."""
+        found = await self.find(view)
+        definition = read_view(found.metadata)
+        udtf = None if definition is None else definition.udtf
+        return Submission(
+            database=view.database,
+            view_id=view.id.parts,
+            view=found.location,
+            resources=worker_resources(udtf, self._settings),
+            code_name=None if udtf is None else udtf.name,
+        )
+
+    async def since_refresh(self, view: WatchedView) -> SourceChange:
+        """What changed in the view's source; see auto_refresh.SourceChanges."""
+        found = await self.find(view.table)
+        source = await self._open_source(view.database, found.source)
+        record = await self._reads.find_table(view.table)
+
+        def compare() -> SourceChange:
+            try:
+                return _change(self._reads.open(record, LATEST), source)
+            except DestrierError:
+                raise
+            except Exception as error:
+                raise translate(error, context="read") from error
+
+        return await self._reads.in_thread(compare)
+
+    # --- committing -------------------------------------------------------------------------------
+
+    async def publish(
+        self, view: TableRef, location: TableLocation, request: PublishRequest
+    ) -> PublishedView:
+        """Commit what a refresh computed; see job_ports.JobViews."""
+        record, owner = await self._owners.open_table(view)
+        found = record.location
+        if found.uri != location.uri or location.incarnation not in (None, found.incarnation):
+            raise TableNotFound(f"view {view.id} was dropped while it was refreshed")
+        if found.incarnation is None:
+            found = replace(found, incarnation=await owner.call("incarnation", found))
+        try:
+            commit = await owner.call("publish_view", found, request)
+        except (DestrierError, TimeoutError) as error:
+            if isinstance(error, DestrierError):
+                raise
+            raise OutcomeUnknown(f"the owner of view {view.id} did not answer") from None
+        return PublishedView(commit.version, commit.rows_evicted)
+
+
+def worker_resources(udtf: UdtfSpec | None, settings: Settings) -> WorkerResources:
+    """What one worker of a view asks for."""
+    if udtf is None:
+        return WorkerResources(settings.views.code_num_cpus)
+    return WorkerResources(
+        num_cpus=udtf.num_cpus or settings.views.code_num_cpus,
+        num_gpus=udtf.num_gpus or 0.0,
+        memory_bytes=udtf.memory_bytes,
+    )
+
+
+def _metadata(dataset: Any) -> dict[str, str]:
+    return {k.decode(): v.decode() for k, v in (dataset.schema.metadata or {}).items()}
+
+
+def _change(view: Any, source: Any) -> SourceChange:
+    """How many source rows are new, different or gone since the view's watermark."""
+    rows = int(source.count_rows())
+    known = read_watermark(view)
+    if known is None:
+        return SourceChange(rows, rows)
+    mark = known[0]
+    if int(source.version) == mark.source_version:
+        return SourceChange(0, rows)
+    before = _version(source, mark)
+    if before is None or not source.has_stable_row_ids:
+        # What cannot be compared is computed whole.
+        return SourceChange(max(rows, 1), rows)
+    after = f"_row_last_updated_at_version > {mark.source_version}"
+    changed = int(source.count_rows(after))
+    new = int(source.count_rows(f"_row_created_at_version > {mark.source_version}"))
+    gone = max(int(before.count_rows()) + new - rows, 0)
+    return SourceChange(changed + gone, rows)
+
+
+def _version(source: Any, mark: Watermark) -> Any | None:
+    """The source as the view shows it; None if that version is not there any more."""
+    versions = {int(item["version"]) for item in source.versions()}
+    if mark.source_version not in versions:
+        return None
+    if mark.branch is None:
+        return source.checkout_version(mark.source_version)
+    return source.checkout_version((mark.branch, mark.source_version))
