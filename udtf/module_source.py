@@ -136,7 +136,7 @@ class ModuleSource:
                 self._add(bound, _Binding(statement, why_not=why))
         else:
             where = type(statement).__name__.lower()
-            for bound in _assigned(statement):
+            for bound in sorted(set(_assigned(statement))):
                 self._add(bound, _Binding(statement, why_not=f"it is bound inside `{where}`"))
 
     def _add(self, name: str, binding: _Binding) -> None:
