@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from actors.job_journal import JobEntry
 from actors.jobs_model import Job, JobPage, JobState, Submission, ViewHistory
+from actors.model import Page
 
 # Jobs of a view that its history shows.
 _RECENT = 20
@@ -77,7 +78,7 @@ class JobBook:
         if page_token is not None:
             ids = [job_id for job_id in ids if job_id < page_token]
         items = tuple(self._entries[job_id].job for job_id in ids[:limit])
-        return JobPage(items, ids[limit - 1] if len(ids) > limit else None)
+        return Page(items, ids[limit - 1] if len(ids) > limit else None)
 
     def history(
         self, database: str, view_id: tuple[str, ...], failures_max: int | None

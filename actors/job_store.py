@@ -7,7 +7,6 @@ never tells of more than is there. Blocking; the owner calls it from one thread.
 """
 
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,15 +16,19 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actors.freshness import versions_folder
+from actors.freshness import manifest_path, versions_folder
 from actors.jobs_model import JobEvent, StoredJob, WatchedView
 from actors.lance_errors import translate
-from actors.lance_store import commit, commit_first, write_new_fragments
+from actors.lance_store import (
+    commit,
+    commit_first,
+    sync_data_files,
+    sync_deletions,
+    write_new_fragments,
+)
 from actors.storage import Storage
 from actors.stored_json import from_json, to_json
 from udtf.refresh_model import ItemState, ItemStatus
-
-logger = logging.getLogger(__name__)
 
 FOLDER = "_system"
 # Versions of a table after which it is compacted without being asked: each is a file to list.
@@ -256,6 +259,7 @@ class _Table:
             dataset.delete(predicate)
         except BaseException as error:
             raise translate(error, context="commit") from error
+        self._sync()
 
     def keep_newest(self, key: str) -> None:
         """Write the newest row of each key anew, in one commit; rows without a record go."""
@@ -283,7 +287,18 @@ class _Table:
             raise translate(error, context="commit") from error
         self._clean()
 
+    def _sync(self) -> None:
+        """Flush what Lance wrote by itself, before anything that it replaces goes."""
+        fragments = [fragment.metadata for fragment in self._dataset.get_fragments()]
+        sync_data_files(self._uri, fragments, self._storage)
+        sync_deletions(self._uri, fragments, self._storage)
+        if self._storage.is_local:
+            version = int(self._dataset.version)
+            manifest = manifest_path(self._uri, None, version)
+            self._storage.sync([manifest, versions_folder(self._uri, None)])
+
     def _clean(self) -> None:
+        self._sync()
         try:
             # Nobody else reads the table or writes to it.
             self._dataset.cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)

@@ -306,7 +306,7 @@ class Jobs:
     async def events(self, database: str, job_id: str, limit: int) -> EventPage:
         """The newest events, oldest first."""
         await self._find(database, job_id)
-        return EventPage(tuple(await self._journal.ask(self._store.events, job_id, limit)))
+        return Page(tuple(await self._journal.ask(self._store.events, job_id, limit)))
 
     async def errors(
         self, database: str, job_id: str, page_token: str | None, limit: int

@@ -1,0 +1,166 @@
+"""When views are refreshed by themselves; the clock is the test's."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from actors.auto_refresh import AutoRefresh, SourceChange
+from actors.jobs_model import Job, JobPhase, JobState, Submission, ViewHistory, WatchedView
+from actors.model import TableLocation
+from cluster.errors import ServiceUnavailable, TableNotFound
+from cluster.settings import JobSettings
+from tests.clients.manual_clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+VIEW = WatchedView("db", ("v",))
+NO_CHANGE = SourceChange(0, 500)
+LIMITS = JobSettings(
+    auto_refresh_rows=100,
+    auto_refresh_fraction=0.1,
+    auto_refresh_staleness_s=3_600,
+    auto_refresh_cooldown_s=300,
+    auto_refresh_failures_max=5,
+)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class World:
+    """A view with a source, and what was submitted for it."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    change: SourceChange | Exception = NO_CHANGE
+    history: ViewHistory = field(default_factory=ViewHistory)
+    submitted: list[str] = field(default_factory=list)
+    looks: int = 0
+
+    def __post_init__(self) -> None:
+        self.auto = AutoRefresh(LIMITS, self, self.clock, self.submit)
+        self.auto.watch(VIEW)
+
+    async def since_refresh(self, view: WatchedView) -> SourceChange:
+        self.looks += 1
+        if isinstance(self.change, Exception):
+            raise self.change
+        return self.change
+
+    async def submit(self, view: WatchedView, reason: str) -> None:
+        self.submitted.append(reason)
+
+    async def look(self) -> int:
+        """How many refreshes this look starts."""
+        before = len(self.submitted)
+        await self.auto.look(lambda view: self.history)
+        return len(self.submitted) - before
+
+    def ended(self, state: JobState = JobState.DONE, **history: Any) -> None:
+        """A refresh ended just now."""
+        now_ms = int(self.clock.time() * 1000)
+        submission = Submission("db", ("v",), TableLocation("/v"))
+        job = Job("j", submission, state, JobPhase.DONE, now_ms, now_ms, ended_ms=now_ms)
+        self.history = ViewHistory(recent=(job,), **history)
+
+
+@pytest.mark.parametrize(
+    ("changed", "rows", "due"),
+    [
+        (0, 500, False),
+        (99, 500, False),
+        (100, 500, True),
+        # A tenth of a large source is more than the least number.
+        (100, 5_000, False),
+        (500, 5_000, True),
+        # Everything was deleted.
+        (400, 0, True),
+    ],
+)
+async def test_enough_changed_rows_start_a_refresh(changed: int, rows: int, due: bool) -> None:
+    world = World(change=SourceChange(changed, rows))
+    assert await world.look() == due
+    if due:
+        assert world.submitted == [f"{changed} of {rows} source rows changed"]
+
+
+async def test_any_change_starts_a_refresh_in_the_end() -> None:
+    world = World(change=SourceChange(1, 500))
+    assert await world.look() == 0
+    world.clock.advance(3_599)
+    assert await world.look() == 0
+    world.clock.advance(1)
+    assert await world.look() == 1
+    # The next change has all its time again.
+    world.ended()
+    world.clock.advance(301)
+    assert await world.look() == 0
+
+
+async def test_a_source_that_has_not_changed_does_not_age() -> None:
+    world = World(change=SourceChange(1, 500))
+    await world.look()
+    world.change = SourceChange(0, 500)
+    world.clock.advance(4_000)
+    assert await world.look() == 0
+    world.change = SourceChange(1, 500)
+    assert await world.look() == 0
+
+
+async def test_nothing_starts_before_the_cooldown_is_over() -> None:
+    world = World(change=SourceChange(500, 500))
+    world.ended()
+    world.clock.advance(299)
+    assert await world.look() == 0
+    world.clock.advance(1)
+    assert await world.look() == 1
+
+
+async def test_each_failure_in_a_row_doubles_the_cooldown() -> None:
+    world = World(change=SourceChange(500, 500))
+    world.ended(JobState.FAILED, failures_in_a_row=3)
+    world.clock.advance(8 * 300 - 1)
+    assert await world.look() == 0
+    world.clock.advance(1)
+    assert await world.look() == 1
+
+
+async def test_a_suspended_view_is_left_alone() -> None:
+    world = World(change=SourceChange(500, 500))
+    world.ended(JobState.FAILED, failures_in_a_row=5, suspended=True)
+    world.clock.advance(1e6)
+    assert await world.look() == 0 and world.looks == 0
+
+
+async def test_a_view_with_a_live_job_is_left_alone() -> None:
+    world = World(change=SourceChange(500, 500))
+    world.ended()
+    live = world.history.recent[0]
+    world.history = ViewHistory(live=live)
+    assert await world.look() == 0
+
+
+@pytest.mark.parametrize("error", [TableNotFound("gone"), ServiceUnavailable("away")])
+async def test_a_view_that_cannot_be_looked_at_does_not_keep_others(error: Exception) -> None:
+    world = World()
+    other = WatchedView("db", ("w",))
+    world.auto.watch(other)
+    changes = {VIEW: error, other: SourceChange(500, 500)}
+
+    async def since_refresh(view: WatchedView) -> SourceChange:
+        change = changes[view]
+        if isinstance(change, Exception):
+            raise change
+        return change
+
+    world.since_refresh = since_refresh  # type: ignore[method-assign]
+    assert await world.look() == 1
+
+
+async def test_a_forgotten_view_is_not_looked_at() -> None:
+    world = World(change=SourceChange(500, 500))
+    world.auto.forget(VIEW)
+    assert await world.look() == 0 and world.looks == 0
