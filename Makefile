@@ -6,13 +6,16 @@ BIN := .venv/bin
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench
+.PHONY: help serve demo test check bench
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 16
 
 serve: .venv/installed ## Serve the folder data/ on http://127.0.0.1:2333; ARGS="..." are more options.
 	@exec $(BIN)/destrier serve --root data --port 2333 $(ARGS)
+
+demo: .venv/installed ## See what it is for: load real data, make views of each kind, refresh them, stop.
+	@exec $(BIN)/python docs/examples/demo.py
 
 test: check ## Run the static checks and every test but the long ones; ARGS="..." go to pytest.
 	@exec $(BIN)/pytest -m "not soak" $(ARGS)

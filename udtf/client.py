@@ -66,7 +66,7 @@ class ViewClient:
     def create(
         self,
         name: str,
-        code: ViewCode[Any, Any] | None = None,
+        code: ViewCode[Any, Any] | type | None = None,
         *,
         source: str | Mapping[str, Any],
         with_data: bool = False,
@@ -83,6 +83,9 @@ class ViewClient:
         Raises:
             DestrierError: the code cannot be packed, or the server refuses the view.
         """
+        # Type checkers see a decorated class as the class that it was.
+        if code is not None and not isinstance(code, ViewCode):
+            raise InvalidInput(f"{code!r} is not decorated; put @udtf or @chunker on it")
         query = source_query(source)
         columns = self.source_schema(query)
         schema = _output_schema(code, columns, inherit, output_schema)

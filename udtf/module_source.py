@@ -39,8 +39,9 @@ _CONSTANT_MAKERS = {
 _MAKES_NO_CONSTANT = {"__import__", "eval", "globals", "input", "locals", "open", "vars"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _SITE_FOLDERS = ("site-packages", "dist-packages")
-# This package is where views are computed.
-_INSTALLED = sys.stdlib_module_names | {"udtf"}
+# Where authors import from; code that runs has no use for it.
+_AUTHORING = "udtf"
+_INSTALLED = sys.stdlib_module_names | {_AUTHORING}
 
 
 @dataclass(slots=True)
@@ -158,7 +159,7 @@ class ModuleSource:
             return False
         if binding.alias is None:
             return isinstance(binding.statement, ast.ClassDef)
-        return not self._is_own_module(binding)
+        return _imported(binding) != _AUTHORING and not self._is_own_module(binding)
 
     def _binding(self, name: str, user: str) -> _Binding:
         """How the module binds a name, which must be a way that can be packed."""
@@ -188,10 +189,7 @@ class ModuleSource:
 
     def _is_own_module(self, binding: _Binding) -> bool:
         """Whether an import takes from files beside the module, which are not installed."""
-        statement = binding.statement
-        assert binding.alias is not None
-        name = statement.module if isinstance(statement, ast.ImportFrom) else binding.alias.name
-        top = (name or "").partition(".")[0]
+        top = _imported(binding)
         file, folder = getattr(self.module, "__file__", None), _folder(sys.modules.get(top))
         if file is None or folder is None or top in _INSTALLED:
             return False
@@ -230,9 +228,7 @@ class ModuleSource:
             return hasattr(builtins, root) and root not in _MAKES_NO_CONSTANT
         if binding.alias is None:
             return not isinstance(binding.statement, (ast.FunctionDef, ast.AsyncFunctionDef))
-        statement = binding.statement
-        module = statement.module if isinstance(statement, ast.ImportFrom) else binding.alias.name
-        return (module or "").partition(".")[0] in _CONSTANT_MAKERS
+        return _imported(binding) in _CONSTANT_MAKERS
 
     def _trimmed(self, statement: ast.stmt, left_out: Collection[Any]) -> ast.stmt:
         """The statement without the decorators that do not travel."""
@@ -390,6 +386,14 @@ def _is_same_import(one: _Binding, other: _Binding) -> bool:
         and binding.alias.asname is None
         for binding in (one, other)
     )
+
+
+def _imported(binding: _Binding) -> str:
+    """The top-level module that an import takes from; empty of a relative import."""
+    assert binding.alias is not None
+    statement = binding.statement
+    name = statement.module if isinstance(statement, ast.ImportFrom) else binding.alias.name
+    return (name or "").partition(".")[0]
 
 
 def _root(expression: ast.expr) -> str | None:
