@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -12,47 +11,10 @@ import pytest
 
 from cluster.errors import InvalidInput, ServiceUnavailable, TableNotFound
 from tests.unit.test_authoring import Counted, passages
+from tests.unit.view_server import Server, rows
 from udtf.client import ViewClient, source_query
 from udtf.progress import ProgressBar, description, progress_bar
 from udtf.view_jobs import JobStatus, RefreshFailed
-
-SOURCE = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("body", pa.string())])
-
-
-class Server:
-    """Answers each path with what a test gives it, and remembers the requests."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, Any, httpx.Request]] = []
-        self.answers: dict[str, Callable[[Any], httpx.Response]] = {
-            "/v1/table/docs/query": lambda body: rows(SOURCE.empty_table())
-        }
-
-    def give(self, path: str, *answers: Any, status: int = 200) -> None:
-        """Answer a path with these objects in turn, the last for ever."""
-        left = list(answers)
-
-        def answer(_: Any) -> httpx.Response:
-            return httpx.Response(status, json=left.pop(0) if len(left) > 1 else left[0])
-
-        self.answers[path] = answer
-
-    def handle(self, request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.content) if request.content else None
-        path = request.url.raw_path.decode()
-        self.requests.append((path, body, request))
-        return self.answers[path](body)
-
-    def sent(self, path: str) -> Any:
-        """The body of the last request to a path."""
-        return [body for asked, body, _ in self.requests if asked == path][-1]
-
-
-def rows(table: pa.Table) -> httpx.Response:
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return httpx.Response(200, content=sink.getvalue())
 
 
 @pytest.fixture
