@@ -66,7 +66,7 @@ class Target:
             if self.branch is not None:
                 raise
             return None
-        refuse_view(dataset.schema)
+        refuse_view(dataset.schema, self.id)
         return dataset
 
 

@@ -5,19 +5,26 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from cluster.errors import InvalidInput, InvalidTableState
+from cluster.identifiers import ObjectId
 from udtf.view_record import RESERVED_METADATA_PREFIXES, is_view
 
 
-def refuse_view(schema: pa.Schema) -> None:
+def text_metadata(schema: pa.Schema) -> dict[str, str]:
+    """The schema's own metadata as text."""
+    metadata = (schema.metadata or {}).items()
+    return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in metadata}
+
+
+def refuse_view(schema: pa.Schema, table: ObjectId) -> None:
     """Refuse to write rows of a materialized view: only its refresh may.
 
     Raises:
-        InvalidTableState: the schema is a view's.
+        InvalidTableState: the schema of `table` is a view's.
     """
-    metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-    if is_view(metadata):
+    if is_view(text_metadata(schema)):
         raise InvalidTableState(
-            "this table is a materialized view; its rows change by a refresh only"
+            f"{table} is a materialized view, whose rows only a refresh changes; refresh it, or"
+            " write to its source"
         )
 
 

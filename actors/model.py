@@ -75,6 +75,20 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewCommit:
+    """The commit of a refresh; `rows_evicted` counts the rows of the view that it replaced or
+    removed."""
+
+    commit: Commit
+    rows_evicted: int
+
+    @property
+    def version(self) -> int:
+        """The view's version that shows the refresh."""
+        return self.commit.version
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """`target` (a field path, one name per level) becomes the value of the SQL `expression`."""
 

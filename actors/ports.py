@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from actors.jobs_model import EventPage, Job, JobItemError, JobPage
 from actors.model import (
     Assignment,
     Commit,
@@ -28,8 +29,10 @@ from actors.model import (
     VersionRange,
     VersionRecord,
 )
+from actors.view_model import CreatedView, ViewDescription
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Engine
+from udtf.refresh_model import RefreshOptions
 from udtf.spec import ViewDefinition
 
 
@@ -253,14 +256,95 @@ class ServerOperations(Protocol):
         """Version records, oldest first unless `descending`."""
         ...
 
-    async def create_view(
-        self, view: TableRef, definition: ViewDefinition, key: RequestKey
-    ) -> Commit:
-        """Create a materialized view, empty until it is refreshed."""
-        ...
-
     async def delete_versions(
         self, table: TableRef, branch: str | None, ranges: Sequence[VersionRange]
     ) -> int:
         """Delete version records; returns how many."""
+        ...
+
+    # --- views ------------------------------------------------------------------------------------
+
+    async def create_view(
+        self,
+        view: TableRef,
+        definition: ViewDefinition,
+        key: RequestKey,
+        *,
+        with_data: bool = False,
+        requested_by: str = "",
+    ) -> CreatedView:
+        """Create a materialized view; `with_data` starts the refresh that fills it.
+
+        Raises:
+            TableNotFound: the source is not there.
+            InvalidInput: the source query does not fit the source or the output schema.
+        """
+        ...
+
+    async def describe_view(self, view: TableRef) -> ViewDescription:
+        """What a view is, how current, and how its refreshes went.
+
+        Raises:
+            InvalidTableState: the table is no view.
+        """
+        ...
+
+    async def list_views(
+        self, database: str, namespace: ObjectId, page_token: str | None, limit: int | None
+    ) -> Page[str]:
+        """Names of the views directly inside `namespace`, sorted, after `page_token`."""
+        ...
+
+    async def drop_view(self, view: TableRef) -> DroppedTable:
+        """End a view's jobs and its schedule, forget its name and delete its data."""
+        ...
+
+    async def refresh_view(
+        self,
+        view: TableRef,
+        options: RefreshOptions,
+        *,
+        cascade: bool = False,
+        failed_only: bool = False,
+        cluster: str | None = None,
+        idempotency_key: str | None = None,
+        requested_by: str = "",
+    ) -> str:
+        """Start a job that brings a view up to date; returns the job's id.
+
+        `cascade` brings the views that it reads up to date first. `cluster`, if given, must be
+        this deployment's.
+        """
+        ...
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    async def list_jobs(self, database: str, page_token: str | None, limit: int) -> JobPage:
+        """Jobs of a database, newest first."""
+        ...
+
+    async def describe_job(self, database: str, job_id: str) -> Job:
+        """The job as it is now; TransactionNotFound if the database has none of this id."""
+        ...
+
+    async def cancel_job(self, database: str, job_id: str) -> Job:
+        """Ask a job to end; one that is being published, or is over, stays as it is."""
+        ...
+
+    async def pause_job(self, database: str, job_id: str) -> Job:
+        """Stop a job after the items that are being done; they are kept."""
+        ...
+
+    async def resume_job(self, database: str, job_id: str) -> Job:
+        """Let a paused job go on."""
+        ...
+
+    async def job_events(self, database: str, job_id: str, limit: int) -> EventPage:
+        """The newest `limit` events of a job, oldest first."""
+        ...
+
+    async def job_errors(
+        self, database: str, job_id: str, page_token: str | None, limit: int
+    ) -> Page[JobItemError]:
+        """The work items of a job that failed or were skipped."""
         ...

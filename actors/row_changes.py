@@ -19,6 +19,7 @@ from actors.sql import prepare_expression, prepare_predicate
 from actors.staging import StagedRewrite, UpdatePlan
 from actors.storage import Storage
 from cluster.errors import InvalidInput
+from cluster.identifiers import ObjectId
 from cluster.settings import LimitSettings
 
 
@@ -59,8 +60,10 @@ class Staged:
     rewrite: StagedRewrite
 
 
-def prepare(handle: TableHandle, change: RowChange, limits: LimitSettings) -> Prepared:
-    """Check names, bounds and targets against the latest version. Blocks.
+def prepare(
+    table: ObjectId, handle: TableHandle, change: RowChange, limits: LimitSettings
+) -> Prepared:
+    """Check names, bounds and targets against the latest version of `table`. Blocks.
 
     Raises:
         InvalidInput: a predicate or expression that the table cannot run.
@@ -69,7 +72,7 @@ def prepare(handle: TableHandle, change: RowChange, limits: LimitSettings) -> Pr
     """
     dataset = handle.latest().dataset
     schema = dataset.schema
-    refuse_view(schema)
+    refuse_view(schema, table)
     work: RowWork
     if isinstance(change, Delete):
         work = prepare_predicate(change.predicate, schema, limits)

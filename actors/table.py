@@ -378,7 +378,11 @@ class Table:
         self, branch: str | None, change: row_changes.RowChange, engine: Engine | None
     ) -> row_changes.Staged:
         prepared = await self._stage_lane.run(
-            row_changes.prepare, self._handle(branch), change, self._settings.limits
+            row_changes.prepare,
+            self._ref.id,
+            self._handle(branch),
+            change,
+            self._settings.limits,
         )
         if self._distributed is not None and await self._distributed.takes(
             engine, prepared.dataset.count_rows()

@@ -106,7 +106,7 @@ class Uploads:
         if dataset is None:
             schema = without_reserved(check_new_schema(reader.schema, self._settings.limits))
         else:
-            refuse_view(dataset.schema)
+            refuse_view(dataset.schema, record.id)
             schema = dataset.schema
             if overwrite:
                 schema = without_reserved(check_new_schema(reader.schema, self._settings.limits))
