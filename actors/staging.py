@@ -129,7 +129,7 @@ def stage_delete(
     try:
         for batch in _scan(dataset, [], predicate, fragments).to_batches():
             addresses.append(batch.column(ROW_ADDRESS).to_numpy())
-        removed, updated, rows = _delete_rows(dataset, addresses)
+        removed, updated, rows = delete_rows(dataset, addresses)
     except DestrierError:
         raise
     except BaseException as error:
@@ -214,7 +214,7 @@ def _stage_rows(
         raise
     if dataset.has_stable_row_ids:
         _carry_row_ids(new, ids)
-    removed, updated, rows = _delete_rows(dataset, addresses)
+    removed, updated, rows = delete_rows(dataset, addresses)
     sync_deletions(base_uri, updated, storage)
     assert rows == sum(fragment.physical_rows for fragment in new)
     return StagedRewrite(
@@ -278,7 +278,7 @@ def _assigned(batch: pa.RecordBatch, plan: UpdatePlan, schema: pa.Schema) -> pa.
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
-def _delete_rows(
+def delete_rows(
     dataset: Any, addresses: Sequence[np.ndarray[Any, np.dtype[np.uint64]]]
 ) -> tuple[list[int], list[Any], int]:
     """Fragments that lose every row, metadata of those that lose some, and the number of rows."""

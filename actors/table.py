@@ -19,7 +19,7 @@ from typing import Any
 
 import lance
 
-from actors import appending, row_changes
+from actors import appending, row_changes, view_publishing
 from actors.engines import DistributedStaging
 from actors.freshness import TableHandle
 from actors.guards import refuse_reserved
@@ -36,6 +36,7 @@ from actors.model import (
     StagedFragments,
     TableLocation,
     VersionRange,
+    ViewCommit,
 )
 from actors.once import Once
 from actors.owner_errors import OwnerGone
@@ -58,6 +59,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import TableRef
 from cluster.settings import Engine, Settings
+from udtf.refresh_model import PublishRequest
 
 
 class Table:
@@ -169,6 +171,26 @@ class Table:
         work = partial(self._commit_lane.run, self._update_metadata, branch, key, dict(metadata))
         await self._once(location, branch, key, work)
         return await self._commit_lane.run(self._metadata, branch)
+
+    async def publish_view(self, location: TableLocation, request: PublishRequest) -> ViewCommit:
+        """Commit what a refresh of this view computed, once per job however often it is asked."""
+        key = view_publishing.request_key(request.job_id)
+        work = partial(self._commit_lane.run, self._publish_view, key, request)
+        answer = await self._once(location, None, key, work)
+        evicted = await self._commit_lane.run(
+            view_publishing.finish, self._as_view(), request, answer
+        )
+        return ViewCommit(answer, evicted)
+
+    async def discard_refresh(
+        self, location: TableLocation, job_id: str, fragments: Sequence[str]
+    ) -> int:
+        """Delete files of a refresh that failed for good; returns how many, never committed
+        ones."""
+        await self._ready(location, None)
+        return await self._commit_lane.run(
+            view_publishing.discard, self._as_view(), job_id, tuple(fragments)
+        )
 
     async def delete_versions(
         self, location: TableLocation, branch: str | None, ranges: Sequence[VersionRange]
@@ -306,6 +328,20 @@ class Table:
         answer = appending.commit_staged(self._target(branch), key, staged, overwrite=overwrite)
         self._log.record(answer, [DoneRequest(key, answer.rows)])
         return answer
+
+    def _publish_view(self, key: RequestKey, request: PublishRequest) -> Commit:
+        answer = view_publishing.publish(self._as_view(), request)
+        self._log.record(answer, [DoneRequest(key, answer.rows)])
+        return answer
+
+    def _as_view(self) -> view_publishing.View:
+        return view_publishing.View(
+            id=self._ref.id,
+            uri=self._location.uri,
+            handle=self._handle(None),
+            storage=self._storage,
+            retries_max=self._settings.actors.commit_retries_max,
+        )
 
     def _update_metadata(
         self, branch: str | None, key: RequestKey, metadata: dict[str, str]

@@ -4,7 +4,7 @@ Frozen and picklable, as in model.py; apart from it because jobs are described w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from actors.jobs_model import Job, JobFailure, ViewHistory
 from actors.model import Commit, TableRecord
@@ -55,7 +55,7 @@ class ViewDescription:
     lag: ViewLag | None = None
     refreshable: bool = True
     reason: str | None = None
-    history: ViewHistory = ViewHistory()
+    history: ViewHistory = field(default_factory=ViewHistory)
 
     @property
     def auto_refresh(self) -> bool:

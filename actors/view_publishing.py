@@ -1,0 +1,288 @@
+"""Publishing a refresh, in the commit lane of the view's table: one version, once per job.
+
+Evicted rows, new rows and the watermark are one commit, so a reader sees the view before the
+refresh or after it, and a refresh that is published again finds itself in the table's history. The
+commit is an update, which keeps the definitions of indexes.
+
+A second commit writes down what LanceDB reads of a refresh. A crash between the two costs nothing
+but that LanceDB, not knowing of the refresh, would compute the view anew.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+
+from actors import staging
+from actors.freshness import TableHandle
+from actors.guards import text_metadata
+from actors.lance_errors import CommitConflict, translate
+from actors.lance_store import (
+    commit,
+    field_ids,
+    fragments_from_json,
+    fragments_to_json,
+    missing_files,
+    sync_deletions,
+)
+from actors.model import Commit, RequestKey
+from actors.request_log import DoneRequest, to_properties
+from actors.storage import Storage
+from cluster.errors import (
+    ConcurrentModification,
+    InvalidTableState,
+    ServiceUnavailable,
+    Throttling,
+)
+from cluster.identifiers import ObjectId
+from udtf.checked import canonical_json
+from udtf.refresh_model import PublishRequest
+from udtf.spec import SOURCE_ROW_ID
+from udtf.view_files import EVICTED_IDS, REFRESH_FOLDER
+from udtf.view_record import is_view
+
+logger = logging.getLogger(__name__)
+
+ROWS_EVICTED_PROPERTY = "destrier.refresh.rows_evicted"
+
+# What LanceDB keeps of a refresh in the schema's metadata.
+SOURCE_VERSION = "mv.source_version"
+SOURCE_VERSION_TS = "mv.source_version_ts"
+VIEW_VERSION = "mv.view_version"
+REFRESHED_AT_MS = "mv.refreshed_at_ms"
+
+_Ids = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The table that a refresh is published to."""
+
+    id: ObjectId
+    uri: str
+    handle: TableHandle
+    storage: Storage
+    retries_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Eviction:
+    """Rows marked deleted, not committed."""
+
+    removed: list[int] = field(default_factory=list)
+    updated: list[Any] = field(default_factory=list)
+    rows: int = 0
+
+
+def request_key(job_id: str) -> RequestKey:
+    """What makes two publications of a job the same."""
+    return RequestKey(f"refresh-{job_id}", job_id)
+
+
+def publish(view: View, request: PublishRequest) -> Commit:
+    """Commit what a refresh computed; `rows` of the answer are those written. Blocks.
+
+    Raises:
+        InvalidTableState: the table is no view.
+        ConcurrentModification: the view's rows or columns are not those that the refresh saw.
+        ServiceUnavailable: files of the refresh are gone.
+        Throttling: other programs that write to the folder won every time.
+        OutcomeUnknown: the commit may have happened.
+    """
+    for _ in range(view.retries_max):
+        dataset = view.handle.latest().dataset
+        fragments = _checked(view, dataset, request)
+        try:
+            eviction = _evict(view, dataset, request)
+            return _commit(view, dataset, request, fragments, eviction)
+        except CommitConflict:
+            # Another program changed the rows: whether the refresh still fits them is looked at
+            # again.
+            continue
+    raise Throttling(
+        f"view {view.id}: other writers won {view.retries_max} times; refresh it again later"
+    )
+
+
+def _checked(view: View, dataset: Any, request: PublishRequest) -> list[Any]:
+    """The fragments to append, sure to be readable once they are committed."""
+    if not is_view(text_metadata(dataset.schema)):
+        raise InvalidTableState(f"table {view.id} is no materialized view; refresh a view")
+    fragments = fragments_from_json(request.fragments)
+    # Lance would commit them all the same and lose the table.
+    if missing_files(view.uri, fragments, view.storage):
+        raise ServiceUnavailable(
+            f"files that the refresh of view {view.id} wrote are gone; refresh it again"
+        )
+    known = set(field_ids(dataset))
+    if not all(set(file.fields) <= known for item in fragments for file in item.files):
+        raise ConcurrentModification(
+            f"the columns of view {view.id} changed while it was refreshed; refresh it again"
+        )
+    from udtf.watermark import drift_reason
+
+    drift = None if request.replace_all else drift_reason(dataset)
+    if drift is not None:
+        raise ConcurrentModification(
+            f"the rows of view {view.id} changed while it was refreshed ({drift}); refresh it again"
+        )
+    return fragments
+
+
+def _evict(view: View, dataset: Any, request: PublishRequest) -> _Eviction:
+    if request.replace_all:
+        return _Eviction(removed=staging.fragment_ids(dataset), rows=int(dataset.count_rows()))
+    if request.evict is None:
+        return _Eviction()
+    ids = _evicted_ids(view, request.evict)
+    try:
+        removed, updated, rows = staging.delete_rows(dataset, _addresses(dataset, ids))
+    except BaseException as error:
+        raise translate(error, context="read") from error
+    sync_deletions(view.uri, updated, view.storage)
+    return _Eviction(removed, updated, rows)
+
+
+def _evicted_ids(view: View, uri: str) -> _Ids:
+    """Row ids of the source, sorted, each once."""
+    data = view.storage.read(uri)
+    if data is None:
+        raise ServiceUnavailable(
+            f"files that the refresh of view {view.id} wrote are gone; refresh it again"
+        )
+    with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+        ids = reader.read_all().column(EVICTED_IDS)
+    return np.unique(ids.to_numpy().astype(np.uint64, copy=False))
+
+
+def _addresses(dataset: Any, ids: _Ids) -> list[_Ids]:
+    """Addresses of the view's rows that come from the source rows `ids`."""
+    if not len(ids):
+        return []
+    scanner = dataset.scanner(columns=[SOURCE_ROW_ID], with_row_address=True, scan_in_order=True)
+    addresses: list[_Ids] = []
+    for batch in scanner.to_batches():
+        parents = batch.column(SOURCE_ROW_ID).to_numpy()
+        # As np.isin, which would sort `ids` again for every batch.
+        places = np.searchsorted(ids, parents)
+        hit = ids[np.minimum(places, len(ids) - 1)] == parents
+        addresses.append(batch.column(staging.ROW_ADDRESS).to_numpy()[hit])
+    return addresses
+
+
+def _commit(
+    view: View,
+    dataset: Any,
+    request: PublishRequest,
+    fragments: Sequence[Any],
+    eviction: _Eviction,
+) -> Commit:
+    from udtf.watermark import REFRESH_PROPERTY
+
+    rewrite = staging.StagedRewrite(
+        read_version=int(dataset.version),
+        seen=frozenset(),
+        removed=tuple(eviction.removed),
+        updated=fragments_to_json(eviction.updated),
+        new=fragments_to_json(fragments),
+    )
+    properties = {
+        REFRESH_PROPERTY: canonical_json(request.watermark.to_json()),
+        ROWS_EVICTED_PROPERTY: str(eviction.rows),
+        **to_properties([DoneRequest(request_key(request.job_id), request.rows_written)]),
+    }
+    committed, answer = commit(
+        dataset,
+        view.uri,
+        None,
+        staging.update_operation(rewrite, dataset),
+        properties,
+        view.storage,
+    )
+    view.handle.replace(committed)
+    return Commit(answer.version, answer.transaction_id, request.rows_written)
+
+
+def finish(view: View, request: PublishRequest, answer: Commit) -> int:
+    """Tell LanceDB of a refresh that is published and remove what it no longer needs. Blocks.
+
+    Nothing here can fail the refresh. Returns the number of rows that it evicted, 0 if that is
+    known no more.
+    """
+    rows_evicted = 0
+    try:
+        dataset = view.handle.latest().dataset
+        rows_evicted = _rows_evicted(dataset, answer.version)
+        _stamp(view, dataset, request, answer)
+    except Exception as error:  # noqa: BLE001 - the refresh is committed and may not fail any more
+        logger.warning("view %s is refreshed, but LanceDB may not know it: %s", view.id, error)
+    _clear(view, request.job_id)
+    return rows_evicted
+
+
+def _rows_evicted(dataset: Any, version: int) -> int:
+    try:
+        transaction = dataset.read_transaction(version)
+    except Exception:  # noqa: BLE001 - pylance raises untyped errors: the version is cleaned up
+        return 0
+    properties = (transaction.transaction_properties if transaction else None) or {}
+    return int(properties.get(ROWS_EVICTED_PROPERTY, 0))
+
+
+def _stamp(view: View, dataset: Any, request: PublishRequest, answer: Commit) -> None:
+    if int(dataset.version) != answer.version:
+        # It is stamped, or another program has written since and its state is not the refresh's.
+        return
+    mark = request.watermark
+    updates = {
+        SOURCE_VERSION: str(mark.source_version),
+        SOURCE_VERSION_TS: str(mark.source_version_ts),
+        # The version that this very commit makes: LanceDB takes any other for drift.
+        VIEW_VERSION: str(answer.version + 1),
+        REFRESHED_AT_MS: str(mark.refreshed_at_ms),
+    }
+    operation = lance.LanceOperation.UpdateConfig(
+        schema_metadata_updates=lance.LanceOperation.UpdateMap(updates=updates, replace=False)
+    )
+    committed, _ = commit(dataset, view.uri, None, operation, {}, view.storage)
+    view.handle.replace(committed)
+
+
+def discard(view: View, job_id: str, fragments: Sequence[str]) -> int:
+    """Delete files of a refresh that will never be published; returns how many. Blocks.
+
+    A file that any version of the view names stays, whatever the caller believes.
+    """
+    wanted = {file.path for item in fragments_from_json(fragments) for file in item.files}
+    wanted -= _committed_files(view.handle.latest().dataset, wanted)
+    for path in sorted(wanted):
+        view.storage.delete_file(f"{view.uri}/data/{path}")
+    _clear(view, job_id)
+    return len(wanted)
+
+
+def _committed_files(dataset: Any, wanted: set[str]) -> set[str]:
+    """Those of `wanted` that some version names."""
+    found: set[str] = set()
+    try:
+        for entry in reversed(dataset.versions()):
+            if found == wanted:
+                break
+            for fragment in dataset.checkout_version(int(entry["version"])).get_fragments():
+                found |= {file.path for file in fragment.data_files()} & wanted
+    except BaseException as error:
+        raise translate(error, context="read") from error
+    return found
+
+
+def _clear(view: View, job_id: str) -> None:
+    """Delete what was stored for one refresh alone; what cannot be deleted costs space only."""
+    try:
+        view.storage.delete_folder(f"{view.uri}/{REFRESH_FOLDER}/{job_id}")
+        view.storage.delete_empty_folder(f"{view.uri}/{REFRESH_FOLDER}")
+    except OSError as error:
+        logger.warning("files of job %s stay in the folder of view %s: %s", job_id, view.id, error)
