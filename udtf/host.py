@@ -85,25 +85,20 @@ class ItemHost:
         attempts = 0
         while True:
             attempts += 1
-            error, bases = None, ()
-            counted = _Counted()
+            reading = _Reading()
             try:
-                fragments = self._write(item, counted)
-            except CodeFailed as failed:
-                error, bases = failed.error, failed.bases
-            except Misfit as misfit:
-                error = ItemError("schema", "SchemaError", str(misfit))
-            except Exception as failure:
-                logger.warning("an item failed", exc_info=True)
-                error, bases = _system_error(failure)
-            if error is None:
-                return self._status(item, started_s, attempts, counted.rows, tuple(fragments))
+                fragments = self._write(item, reading)
+            except BaseException as failure:  # noqa: BLE001 - a panic of Lance's is no Exception
+                # Whoever was given the rows may have made another exception of it.
+                error, bases = _explained(reading.error or failure)
+            else:
+                return self._status(item, started_s, attempts, reading.rows, fragments)
             self._end_process()
             action = decide(self._spec.error_handling, error, bases, attempts)
             if action.action is ErrorAction.RETRY and not self._stopped.wait(action.wait_s):
                 continue
             state = ItemState.SKIPPED if action.action is ErrorAction.SKIP else ItemState.FAILED
-            return self._status(item, started_s, attempts, counted.rows, (), state, error)
+            return self._status(item, started_s, attempts, reading.rows, (), state, error)
 
     def stop(self) -> None:
         """End what is running, from another thread: the item fails."""
@@ -116,7 +111,7 @@ class ItemHost:
         """End the child process."""
         self._end_process()
 
-    def _write(self, item: WorkItem, counted: "_Counted") -> tuple[str, ...]:
+    def _write(self, item: WorkItem, reading: "_Reading") -> tuple[str, ...]:
         spec = self._spec
         if self._view is None:
             self._view = spec.folder.open()
@@ -124,12 +119,12 @@ class ItemHost:
             options = dict(spec.folder.storage_options) or None
             self._reader = spec.source.reader(options)
         if spec.kind is ViewKind.QUERY:
-            rows = query_rows(counted.pass_on(self._read(item)), self._schema)
+            rows = query_rows(reading.pass_on(self._read(item)), self._schema)
         elif spec.kind is ViewKind.UDTF:
-            rows = code_rows(self._run_code(counted.pass_on(self._read(item))), self._schema)
+            rows = code_rows(self._run_code(reading.pass_on(self._read(item))), self._schema)
         else:
             parents = Parents(self._schema)
-            read = parents.remember(counted.pass_on(self._read(item)))
+            read = parents.remember(reading.pass_on(self._read(item)))
             rows = parents.chunk_rows(self._run_code(read))
         return spec.folder.write(self._view, self._schema, rows, spec.rows_per_fragment)
 
@@ -180,20 +175,32 @@ class ItemHost:
         )
 
 
-class _Counted:
-    """Counts the rows that were read of the source."""
+class _Reading:
+    """Counts the rows that are read of the source, and keeps the exception that ended them."""
 
     def __init__(self) -> None:
         self.rows = 0
+        self.error: BaseException | None = None
 
     def pass_on(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self.rows += batch.num_rows
-            yield batch
+        try:
+            for batch in batches:
+                self.rows += batch.num_rows
+                yield batch
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
 
 
-def _system_error(error: Exception) -> tuple[ItemError, tuple[str, ...]]:
-    """What failed although the code did not."""
+def _explained(error: BaseException) -> tuple[ItemError, tuple[str, ...]]:
+    """Why an item failed, and the names of the classes that the error is of."""
+    if isinstance(error, CodeFailed):
+        return error.error, error.bases
+    if isinstance(error, Misfit):
+        return ItemError("schema", "SchemaError", str(error)), ()
+    logger.warning("an item failed", exc_info=error)
     kind = type(error)
     message = str(error)[:_MESSAGE_CHARACTERS_MAX]
     return ItemError("system", kind.__name__, message), tuple(c.__name__ for c in kind.__mro__)

@@ -5,7 +5,7 @@ source cut in the same way gives the same items with the same ids, so what an ea
 done is known by its id.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,55 +96,55 @@ def cut_ids(ids: Ids, rows_per_item: int) -> list[WorkItem]:
 
 
 def cut_fragments(dataset: Any, rows_per_item: int, *, whole: bool) -> list[WorkItem]:
-    """Items of about `rows_per_item` rows that lie together, in the order of a scan.
+    """Items of `rows_per_item` rows that lie together, in the order of a scan; the last has fewer.
 
-    With `whole` no fragment is cut, so an item may hold more rows; else every item but the last of
-    a fragment holds exactly as many, and small fragments share one.
+    With `whole` no fragment is cut, so items may hold more rows or fewer.
     """
     counts = [(fragment.fragment_id, fragment.count_rows()) for fragment in dataset.get_fragments()]
-    pieces = _whole(counts) if whole else _pieces(counts, rows_per_item)
+    groups = _whole(counts, rows_per_item) if whole else _pieces(counts, rows_per_item)
     items: list[WorkItem] = []
     start = 0
-    for group in _groups(pieces, rows_per_item):
-        rows = sum(length for _, length in group)
-        ranges = tuple(piece for piece, _ in group)
+    for ranges, rows in groups:
         label = f"rows {start} to {start + rows - 1}"
-        # A filter decides later how many of them are read.
-        items.append(
-            WorkItem(item_id(len(items)), label, FragmentRows(ranges), None if whole else rows)
-        )
+        # A filter decides later how many of whole fragments are read.
+        known = None if whole else rows
+        items.append(WorkItem(item_id(len(items)), label, FragmentRows(tuple(ranges)), known))
         start += rows
     return items
 
 
-_Piece = tuple[FragmentRange, int]
+_Group = tuple[list[FragmentRange], int]
 
 
-def _whole(counts: Iterable[tuple[int, int]]) -> Iterator[_Piece]:
-    for fragment, rows in counts:
-        if rows:
-            yield FragmentRange(fragment), rows
-
-
-def _pieces(counts: Iterable[tuple[int, int]], rows_max: int) -> Iterator[_Piece]:
-    for fragment, rows in counts:
-        if 0 < rows <= rows_max:
-            yield FragmentRange(fragment), rows
-            continue
-        for offset in range(0, rows, rows_max):
-            length = min(rows_max, rows - offset)
-            yield FragmentRange(fragment, offset, length), length
-
-
-def _groups(pieces: Iterable[_Piece], rows_max: int) -> Iterator[Sequence[_Piece]]:
-    """Put neighbours together while they hold no more than `rows_max` rows."""
-    group: list[_Piece] = []
+def _whole(counts: Iterable[tuple[int, int]], rows_max: int) -> Iterator[_Group]:
+    group: list[FragmentRange] = []
     rows = 0
-    for piece in pieces:
-        if group and rows + piece[1] > rows_max:
-            yield group
+    for fragment, count in counts:
+        if group and rows + count > rows_max:
+            yield group, rows
             group, rows = [], 0
-        group.append(piece)
-        rows += piece[1]
+        if count:
+            group.append(FragmentRange(fragment))
+            rows += count
     if group:
-        yield group
+        yield group, rows
+
+
+def _pieces(counts: Iterable[tuple[int, int]], rows_max: int) -> Iterator[_Group]:
+    group: list[FragmentRange] = []
+    rows = 0
+    for fragment, count in counts:
+        offset = 0
+        while offset < count:
+            length = min(rows_max - rows, count - offset)
+            whole = length == count
+            group.append(
+                FragmentRange(fragment) if whole else FragmentRange(fragment, offset, length)
+            )
+            offset += length
+            rows += length
+            if rows == rows_max:
+                yield group, rows
+                group, rows = [], 0
+    if group:
+        yield group, rows

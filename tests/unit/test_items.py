@@ -68,10 +68,12 @@ def test_every_live_row_is_in_one_item_when_cut_by_fragments(
     assert max(map(len, parts)) <= rows_per_item
 
 
-def test_small_fragments_share_an_item_when_it_has_room(dataset: Any) -> None:
+def test_an_item_reaches_over_fragments_until_it_is_full(dataset: Any) -> None:
     items = cut_fragments(dataset, 60, whole=False)
-    fragments = [[part.fragment for part in item.rows.ranges] for item in items]  # type: ignore[union-attr]
-    assert fragments == [[0, 1], [2, 3]]
+    assert [item.rows for item in items] == [
+        FragmentRows((FragmentRange(0), FragmentRange(1), FragmentRange(2, 0, 5))),
+        FragmentRows((FragmentRange(2, 5, 25), FragmentRange(3))),
+    ]
 
 
 def test_no_fragment_is_cut_when_rows_are_filtered_later(dataset: Any) -> None:

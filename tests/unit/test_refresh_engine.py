@@ -20,6 +20,12 @@ from udtf.refresh_model import ItemState, ItemStatus
 from udtf.resources import ImpossibleResources
 from udtf.spec import CHUNK_INDEX, SOURCE_ROW_ID
 
+# Daft's runner leaves the pipes of its workers to the garbage collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 WORDS = pa.schema([("id", pa.int64()), ("word", pa.string())])
 STATS = pa.schema([("k", pa.string()), ("rows", pa.int64()), ("total", pa.int64())])
 SPLIT = """
@@ -137,7 +143,7 @@ def test_fragments_of_a_query_view_hold_as_many_rows_as_asked(lab: Lab) -> None:
     lab.query("SELECT n FROM source", pa.schema([("n", pa.int64())]))
     lab.refresh(max_rows_per_fragment=40)
     fragments = [part.count_rows() for part in lance.dataset(lab.view_uri).get_fragments()]
-    assert fragments == [40, 30, 30]
+    assert fragments == [40, 40, 20]
     assert sorted(lab.rows().column("n").to_pylist()) == list(range(100))
 
 
@@ -157,8 +163,7 @@ def test_a_chunker_view_follows_its_source(lab: Lab) -> None:
     lab.write_source(texts(0, 40), 15)
     lab.code("chunker", SPLIT, WORDS, input_columns=["text"])
     assert lab.sorted_rows(source_task_size=7) == expected_words(lab)
-    assert [status.rows_in for status in lab.notes.items] and len(lab.notes.items) == 7
-    assert sum(status.rows_in for status in lab.notes.items) == 40
+    assert sorted(status.rows_in for status in lab.notes.items) == [5, 7, 7, 7, 7, 7]
 
     lab.source.update({"text": "'new words'"}, where="id IN (1, 3)")
     lab.source.delete("id IN (2, 9)")
