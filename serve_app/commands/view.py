@@ -58,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
     ):
         action.add_argument("--url", help=f"the server ({URL_VARIABLE}; {URL_DEFAULT})")
         action.add_argument(
-            "--api-key", help=f"who asks ({KEY_VARIABLE}, which other users cannot see)"
+            "--api-key", help=f"who asks; {KEY_VARIABLE} keeps it out of lists of processes"
         )
         action.add_argument("--database", help="database of the view")
     parser.set_defaults(run=run)

@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -266,3 +268,16 @@ def test_a_test_runs_the_code_as_a_worker_would(tmp_path: Path) -> None:
         {"text": "c", "__parent": 2},
     ]
     assert module.counted.test(table).to_pylist() == [{"rows": 3}]
+
+
+def test_workers_that_import_the_package_pay_for_none_of_it() -> None:
+    program = """
+import sys
+import udtf
+loaded = {"httpx", "tqdm", "pyarrow", "cluster"} & {name.partition(".")[0] for name in sys.modules}
+assert not loaded, loaded
+assert udtf.chunker.__module__ == "udtf.authoring"
+loaded = {"httpx", "tqdm"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
