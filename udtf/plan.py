@@ -95,6 +95,15 @@ def nodes(runner: Runner) -> list[Mapping[str, float]]:
     return [{"CPU": float(os.cpu_count() or 1), "GPU": unbounded, "memory": unbounded}]
 
 
+def free(runner: Runner) -> list[Mapping[str, float]]:
+    """What nobody uses of it now; of a cluster, all machines together."""
+    if runner is Runner.RAY:
+        import ray
+
+        return [ray.available_resources()]
+    return nodes(runner)
+
+
 def _plan(items: Sequence[WorkItem], spec: HostSpec, pool: Pool) -> Any:
     if pool.runner is Runner.RAY:
         daft.set_runner_ray(noop_if_initialized=True)

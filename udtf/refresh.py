@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from udtf.host import HostSpec
 from udtf.items import WorkItem
-from udtf.plan import Pool, nodes, run_items
+from udtf.plan import Pool, free, nodes, run_items
 from udtf.refresh_model import (
     ItemState,
     ItemStatus,
@@ -22,11 +22,14 @@ from udtf.refresh_model import (
     RefreshSummary,
 )
 from udtf.refresh_plan import PlannedRefresh, RefreshTask, children_per_worker, plan_refresh
-from udtf.resources import admission
+from udtf.resources import admission, workers_that_fit
 from udtf.source_rows import joined
 from udtf.view_files import fragment_rows
 
 __all__ = ["RefreshCancelled", "RefreshFailed", "RefreshTask", "Reporter", "run_refresh"]
+
+# How often a refresh that waits for room asks whether there is any.
+_ASK_S = 1.0
 
 
 class Reporter(Protocol):
@@ -121,7 +124,7 @@ def _compute(task: RefreshTask, refresh: PlannedRefresh, report: Reporter) -> di
             failed.append(status)
 
     if left and not cap.is_reached():
-        pool = _pool(task, len(left), refresh)
+        pool = _placed(_pool(task, len(left), refresh), task, report)
         report.workers(0, pool.workers, None)
         run_items(
             left,
@@ -168,6 +171,23 @@ def _pool(task: RefreshTask, items: int, refresh: PlannedRefresh) -> Pool:
     name = ".".join(task.view_id)
     workers = admission(refresh.resources, wanted, nodes(task.runner), name)
     return Pool(task.runner, workers, refresh.resources, children)
+
+
+def _placed(pool: Pool, task: RefreshTask, report: Reporter) -> Pool:
+    """The pool, with as many workers as there is room for now; waits until there is for one.
+
+    Daft would wait for all of them, for two minutes, and do nothing meanwhile.
+    """
+    give_up_s = time.monotonic() + task.settings.jobs.resources_timeout_s
+    while not (fitting := workers_that_fit(pool.resources, pool.workers, free(pool.runner))):
+        reason = f"each worker needs {pool.resources}, which other work uses now"
+        if report.is_cancelled():
+            raise RefreshCancelled("the refresh was cancelled")
+        if time.monotonic() > give_up_s:
+            raise RefreshFailed("admission", reason, "ResourcesUnavailable", retryable=True)
+        report.workers(0, pool.workers, reason)
+        time.sleep(_ASK_S)
+    return replace(pool, workers=fitting)
 
 
 def _failure(status: ItemStatus) -> RefreshFailed:

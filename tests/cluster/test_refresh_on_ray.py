@@ -54,6 +54,13 @@ def lab(ray: Any, tmp_path: Path) -> Lab:
     return Lab(tmp_path, runner=Runner.RAY)
 
 
+class Holder:
+    """Has a GPU for as long as it lives."""
+
+    def ping(self) -> None:
+        """Answer."""
+
+
 class Usage:
     """The most that was in use at a time, by names of resources, while the block ran."""
 
@@ -130,6 +137,18 @@ def test_a_partition_whose_process_dies_fails_and_holds_nothing_up(ray: Any, lab
     error = next(s.error for s in lab.notes.items if s.state is ItemState.FAILED)
     assert error is not None
     assert error.kind == "crash"
+
+
+def test_a_refresh_waits_for_what_others_use_and_says_so(ray: Any, lab: Lab) -> None:
+    write_rows(lab)
+    lab.code("udtf", LOOK, SEEN, num_cpus=0.5, num_gpus=GPUS)
+    holder = ray.remote(num_cpus=0, num_gpus=1)(Holder).remote()
+    ray.get(holder.ping.remote())
+    timer = threading.Timer(2.5, ray.kill, [holder])
+    timer.start()
+    assert lab.refresh().num_rows == 6
+    timer.join()
+    assert "2 GPUs, which other work uses" in str(lab.notes.waits[0])
 
 
 def test_what_no_machine_has_is_refused_at_once(lab: Lab) -> None:

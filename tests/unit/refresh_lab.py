@@ -35,6 +35,7 @@ class Notes:
         self.summary: RefreshSummary | None = None
         self.items: list[ItemStatus] = []
         self.active: list[int] = []
+        self.waits: list[str] = []
         self._cancel_after = cancel_after
 
     def phase(self, phase: str) -> None:
@@ -48,6 +49,7 @@ class Notes:
 
     def workers(self, active: int, pending: int, waiting_for: str | None) -> None:
         self.active.append(active)
+        self.waits += [waiting_for] if waiting_for else []
 
     def is_cancelled(self) -> bool:
         return self._cancel_after is not None and len(self.items) >= self._cancel_after
