@@ -1,0 +1,201 @@
+"""Measure refreshes of views, in one run on one machine.
+
+    python -m benchmarks.views [--rounds N] [--quick]
+
+Three figures: a no-op chunker over 400,000 rows beside plain Ray tasks that do the same work; the
+refresh after 1 % of 1M rows have changed beside the full one of the same view; and the time from
+asking a warm server for a refresh to its first rows. The last line of the output is JSON; the exit
+code is 1 if a view had other rows than its definition says.
+"""
+
+import argparse
+import io
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import lance
+import pyarrow as pa
+
+from benchmarks.servers import RunningServer, destrier
+from udtf import ViewClient, chunker
+
+TASK_ROWS = 1_024
+_ARROW = "application/vnd.apache.arrow.stream"
+_TIMEOUT_S = 900.0
+
+
+@chunker(output_schema={"word": str})
+def one_chunk(text: str) -> Iterator[dict[str, str]]:
+    """A chunker that does nothing: one chunk of each row, as it is."""
+    yield {"word": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One figure: what was measured, beside what, and what is to be reached."""
+
+    name: str
+    seconds: float
+    baseline_seconds: float
+    wanted_max: float
+
+    @property
+    def ratio(self) -> float:
+        """Seconds by the baseline's."""
+        return self.seconds / self.baseline_seconds
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it reached what it is to reach."""
+        return self.ratio <= self.wanted_max
+
+
+class Bench:
+    """One server, and the views that are measured on it."""
+
+    def __init__(self, server: RunningServer) -> None:
+        host, port = server.address
+        url = f"http://{host}:{port}"
+        self._http = httpx.Client(
+            base_url=url,
+            headers={"x-api-key": server.api_key},
+            timeout=_TIMEOUT_S,
+            trust_env=False,
+        )
+        self.views = ViewClient(url, api_key=server.api_key)
+        self._root = server.root
+
+    def create(self, name: str, rows: int) -> str:
+        """A table of numbered texts; the URI of its folder."""
+        table = pa.table(
+            {"number": range(rows), "text": [f"the text of row {n}" for n in range(rows)]}
+        )
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=65_536)
+        self._post(f"/v1/table/{name}/create", content=sink.getvalue(), kind=_ARROW)
+        location: str = self._post(f"/v1/table/{name}/describe", content=b"{}")["location"]
+        return location
+
+    def change(self, name: str, predicate: str) -> None:
+        """Update the rows that `predicate` selects."""
+        body = {"predicate": predicate, "updates": [["text", "text || '!'"]]}
+        self._post(f"/v1/table/{name}/update", content=json.dumps(body).encode())
+
+    def _post(self, path: str, content: bytes, kind: str = "application/json") -> Any:
+        answer = self._http.post(path, content=content, headers={"content-type": kind})
+        answer.raise_for_status()
+        return answer.json()
+
+    def refresh(self, view: str, **options: Any) -> tuple[float, float, dict[str, Any]]:
+        """Refresh; seconds until it is done, until the first item was done, and the result."""
+        started_s = time.perf_counter()
+        job = self.views.refresh(view, **options)
+        first_s = None
+        while True:
+            status = job.status()
+            now_s = time.perf_counter() - started_s
+            if first_s is None and status.count("items_done"):
+                first_s = now_s
+            if status.is_over:
+                break
+            time.sleep(0.02)
+        if status.state != "DONE":
+            raise RuntimeError(f"the refresh ended {status.state}: {status.failure}")
+        assert status.result is not None
+        return now_s, first_s or now_s, dict(status.result)
+
+    def is_right(self, view: str, source: str, column: str) -> bool:
+        """Whether a view of no-op chunks has the texts of its source."""
+        want = lance.dataset(source).to_table(columns=["text"]).column("text").to_pylist()
+        have = self.views.rows(view, [column]).column(column).to_pylist()
+        return sorted(want) == sorted(have)
+
+
+def overhead(bench: Bench, rows: int, rounds: int, folder: Path) -> tuple[Ratio, bool]:
+    """A no-op chunker beside plain Ray tasks."""
+    uri = bench.create("chunked", rows)
+    bench.views.create("chunks", one_chunk, source="chunked", inherit=[])
+    ours: list[float] = []
+    theirs: list[float] = []
+    for number in range(rounds):
+        theirs.append(_ray_tasks(uri, folder / f"tasks-{number}.lance"))
+        ours.append(bench.refresh("chunks", full=True, source_task_size=TASK_ROWS)[0])
+    ratio = Ratio("no-op chunker by plain Ray tasks", _median(ours), _median(theirs), 2.0)
+    return ratio, bench.is_right("chunks", uri, "word")
+
+
+def incremental(bench: Bench, rows: int, rounds: int) -> tuple[Ratio, bool]:
+    """The refresh after 1 % of the rows have changed, beside the full one."""
+    uri = bench.create("growing", rows)
+    bench.views.create("grown", one_chunk, source="growing", inherit=[])
+    full: list[float] = []
+    part: list[float] = []
+    for number in range(rounds):
+        full.append(bench.refresh("grown", full=True)[0])
+        first = number * (rows // 100)
+        bench.change("growing", f"number >= {first} AND number < {first + rows // 100}")
+        seconds, _, result = bench.refresh("grown")
+        if result["mode"] != "incremental" or result["rows_written"] != rows // 100:
+            raise RuntimeError(f"not an incremental refresh of 1 %: {result}")
+        part.append(seconds)
+    ratio = Ratio("incremental by full refresh", _median(part), _median(full), 1 / 20)
+    return ratio, bench.is_right("grown", uri, "word")
+
+
+def first_rows(bench: Bench, rounds: int) -> float:
+    """Seconds from asking a warm server to the first item that is done."""
+    bench.create("small", 1_000)
+    bench.views.create("smaller", one_chunk, source="small", inherit=[])
+    bench.refresh("smaller")
+    return _median([bench.refresh("smaller", full=True)[1] for _ in range(rounds)])
+
+
+def _ray_tasks(source: str, target: Path) -> float:
+    command = [sys.executable, "-m", "benchmarks.ray_tasks", source, str(target), str(TASK_ROWS)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[-1])
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def main() -> int:
+    """Measure, print a table and a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, one round")
+    options = parser.parse_args()
+    rounds, part = (1, 10) if options.quick else (options.rounds, 1)
+    with tempfile.TemporaryDirectory(prefix="destrier-benchmark-") as name:
+        folder = Path(name)
+        with destrier(folder / "destrier") as server:
+            bench = Bench(server)
+            first_s = first_rows(bench, rounds)
+            chunks, chunks_right = overhead(bench, 400_000 // part, rounds, folder)
+            changed, changed_right = incremental(bench, 1_000_000 // part, rounds)
+    for figure in (chunks, changed):
+        state = "met   " if figure.is_met else "MISSED"
+        print(
+            f"{state} {figure.name}: {figure.seconds:.2f} s by {figure.baseline_seconds:.2f} s ="
+            f" {figure.ratio:.3f} (wanted <= {figure.wanted_max:g})"
+        )
+    print(f"from asking to the first item done: {first_s:.2f} s")
+    is_right = chunks_right and changed_right
+    figures = {f.name: [f.seconds, f.baseline_seconds, f.ratio] for f in (chunks, changed)}
+    print(json.dumps({"first_item_s": first_s, "ratios": figures, "is_right": is_right}))
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
