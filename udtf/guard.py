@@ -1,0 +1,123 @@
+"""The guard of a process that runs user code: no process of the code's outlives its worker.
+
+The program of the child forks before anything is loaded. The parent half, the guard, waits until
+the code's process ends or the worker closes its end of a socket, as the kernel does for a worker
+that dies. Then the guard kills everything that the code has started, also what has moved to a
+session of its own: orphans become children of the guard. It tells how the process ended.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+STATUS = struct.Struct("<i")
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_KILLING_S = 10.0
+_POLL_S = 0.005
+# Of `/proc/<pid>/stat`, after the name in parentheses: state, then parent.
+_PARENT_FIELD = 1
+
+
+def fork_guarded(lifeline: int, pipes: tuple[int, int], folder: str) -> None:
+    """Fork; returns in the half that is to run the code, in a session of its own.
+
+    The other half guards it, removes `folder` when it has ended, and never returns. Must be called
+    before there are threads.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    guard = os.getpid()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guard:
+            os._exit(1)
+        os.close(lifeline)
+        return
+    try:
+        _guard(child, socket.socket(fileno=lifeline), pipes, folder)
+    finally:
+        os._exit(0)
+
+
+def _guard(child: int, lifeline: socket.socket, pipes: tuple[int, int], folder: str) -> None:
+    # Open here they would hide that the code's process has closed them.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    for descriptor in pipes:
+        os.close(descriptor)
+    os.chdir("/")
+    ended = os.pidfd_open(child)
+    waiting = select.poll()
+    waiting.register(ended, select.POLLIN)
+    waiting.register(lifeline, select.POLLIN)
+    waiting.poll()
+    status = _kill_all(child)
+    shutil.rmtree(folder, onerror=_make_writable)
+    with contextlib.suppress(OSError):
+        lifeline.send(STATUS.pack(status))
+
+
+def _kill_all(child: int) -> int:
+    """Kill the child and everything that it started; how the child ended, as `wait` says it."""
+    ended = 0
+    deadline = time.monotonic() + _KILLING_S
+    while time.monotonic() < deadline:
+        for pid in _descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            while pid:
+                ended = status if pid == child else ended
+                pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            break
+        time.sleep(_POLL_S)
+    return ended
+
+
+def _descendants(pid: int) -> list[int]:
+    """Ids of everything that `pid` started, however deep, and that is alive."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                text = (entry / "stat").read_text(errors="replace")
+                fields = text.rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    children.setdefault(int(fields[_PARENT_FIELD]), []).append(int(entry.name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        started = children.get(waiting.pop(), [])
+        found += started
+        waiting += started
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def _make_writable(function: object, path: str, error: object) -> None:
+    """Remove what the code has protected; what still stays is left."""
+    with contextlib.suppress(OSError):
+        Path(path).parent.chmod(0o700)
+        Path(path).chmod(0o700)
+        if Path(path).is_dir() and not Path(path).is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            Path(path).unlink()
