@@ -25,7 +25,7 @@ PLACES = {
     "pydantic": ("cluster/settings.py", "serve_app/"),
     "daft": ("cluster/runtime.py", "actors/daft_plans.py", "udtf/plan.py"),
     "lance": ("actors/", "udtf/"),
-    "sqlglot": ("actors/sql", "udtf/source_query.py"),
+    "sqlglot": ("actors/sql", "udtf/source_query"),
     "tqdm": ("udtf/progress.py",),
     "uvicorn": ("serve_app/listener.py",),
     "httpx": ("serve_app/jwt_tokens.py", "udtf/client.py", "udtf/view_http.py"),
