@@ -1,35 +1,38 @@
 """Drivers as child processes: `python -m actors.view_driver`, one per attempt of a job.
 
 The task goes in as the first line of standard input; messages come out, one JSON object a line, on
-a pipe of their own. Standard output and error of the driver end in the log. It leads a session of
-its own, and is killed with everything it started. When this process dies, its pipes close, and the
-driver ends.
+a pipe of their own. Standard output and error of the driver end in the log. What is started is the
+driver's guard (process_guard.py), which ends with everything below it when it is told to, and when
+this process dies.
 """
 
 import asyncio
 import json
 import logging
 import os
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from actors.process_tree import kill_tree
+from actors.process_guard import end_guarded
 from actors.stored_json import to_json
 from cluster.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 MODULE = "actors.view_driver"
-# The only argument: the descriptor that messages are written to.
 _FOLDER = str(Path(__file__).resolve().parent.parent)
 # Items of a million rows' ids, and fragments of many files, are lines of megabytes.
 _LINE_BYTES_MAX = 256 << 20
 # Lines of its log that say how a driver ended.
 _LAST_LINES = 5
+_LAST_CHARACTERS = 500
+_LAST_WORDS_S = 1.0
 _LOG_LINE_BYTES_MAX = 64 << 10
 # A driver that was killed is gone at once, unless the machine hangs.
 _GONE_TIMEOUT_S = 30.0
@@ -39,44 +42,37 @@ class DriverProcess:
     """One driver (job_ports.Driver)."""
 
     def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        messages: asyncio.StreamReader,
-        transport: asyncio.BaseTransport,
-        name: str,
+        self, process: "subprocess.Popen[bytes]", messages: "_Pipe", log: "_Pipe", name: str
     ) -> None:
         self._process = process
         self._messages = messages
-        self._transport = transport
+        self._log = log
         self._name = name
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
-        self._log = asyncio.ensure_future(self._read_log())
-
-    @property
-    def pid(self) -> int:
-        """Its process id, which is also its group's."""
-        return self._process.pid
+        self._logging = asyncio.ensure_future(self._read_log())
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one line; one that has ended gets none."""
+        line = json.dumps(to_json(message)).encode() + b"\n"
+        with suppress(OSError):
+            # Blocks while the pipe is full, until it is read or the driver has ended.
+            await asyncio.to_thread(self._write, line)
+
+    def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        with suppress(ConnectionError):
-            self._process.stdin.write(json.dumps(to_json(message)).encode() + b"\n")
-            await self._process.stdin.drain()
+        self._process.stdin.write(line)
+        self._process.stdin.flush()
 
     async def next(self) -> Mapping[str, Any] | None:
         """The next message; see job_ports.Driver."""
-        try:
-            line = await self._messages.readline()
-        except ValueError:
-            raise ValueError(f"a driver's message is over {_LINE_BYTES_MAX} bytes") from None
+        line = await self._messages.reader.readline()
         if line.endswith(b"\n"):
             message: Mapping[str, Any] = json.loads(line)
             return message
         # Cut short or empty: the driver has ended.
+        await self._gone()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _GONE_TIMEOUT_S)
-            await asyncio.wait_for(asyncio.shield(self._log), 1)
+            await asyncio.wait_for(asyncio.shield(self._logging), _LAST_WORDS_S)
         return None
 
     async def cancel(self) -> None:
@@ -85,17 +81,23 @@ class DriverProcess:
 
     async def kill(self) -> None:
         """End it and everything it started; returns when it is gone."""
-        if self._process.returncode is None:
-            # Listing processes reads some hundreds of small files.
-            await asyncio.to_thread(kill_tree, self._process.pid)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _GONE_TIMEOUT_S)
-        self._transport.close()
-        self._log.cancel()
+        if self._process.poll() is None:
+            end_guarded(self._process.pid)
+        await self._gone()
+        self._logging.cancel()
+        self._messages.transport.close()
+        self._log.transport.close()
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
+    async def _gone(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._process.wait, _GONE_TIMEOUT_S)
 
     def ending(self) -> str:
         """How it ended, in words."""
-        code = self._process.returncode
+        code = self._process.poll()
         how = "it is still there" if code is None else f"exit code {code}"
         if code is not None and code < 0:
             how = f"killed by signal {-code}"
@@ -103,17 +105,16 @@ class DriverProcess:
         return f"{how}; its last words: {said}" if said else how
 
     async def _read_log(self) -> None:
-        assert self._process.stderr is not None
         while True:
             try:
-                line = await self._process.stderr.readline()
+                line = await self._log.reader.readline()
             except ValueError:
                 # A line that is too long was dropped.
                 continue
             if not line:
                 return
             text = line.decode(errors="replace").rstrip()
-            self._last.append(text[:500])
+            self._last.append(text[:_LAST_CHARACTERS])
             logger.info("driver of %s: %s", self._name, text)
 
 
@@ -128,15 +129,11 @@ class DriverProcesses:
         """Start a driver on a task; the settings go with it, secrets in clear."""
         reading, writing = os.pipe()
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                self._module,
-                str(writing),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                limit=_LOG_LINE_BYTES_MAX,
+            process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond; our own
+                [sys.executable, "-m", self._module, str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 pass_fds=(writing,),
                 start_new_session=True,
                 env=_environment(),
@@ -146,13 +143,26 @@ class DriverProcesses:
             raise
         finally:
             os.close(writing)
-        messages = asyncio.StreamReader(limit=_LINE_BYTES_MAX)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(messages), os.fdopen(reading, "rb")
-        )
-        driver = DriverProcess(process, messages, transport, f"job {task['job_id']}")
+        assert process.stderr is not None
+        messages = await _open(os.fdopen(reading, "rb"), _LINE_BYTES_MAX)
+        log = await _open(process.stderr, _LOG_LINE_BYTES_MAX)
+        driver = DriverProcess(process, messages, log, f"job {task['job_id']}")
         await driver.send({**task, "settings": settings_json(self._settings)})
         return driver
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipe:
+    reader: asyncio.StreamReader
+    transport: asyncio.BaseTransport
+
+
+async def _open(pipe: IO[bytes], line_bytes_max: int) -> _Pipe:
+    reader = asyncio.StreamReader(limit=line_bytes_max)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    return _Pipe(reader, transport)
 
 
 def settings_json(settings: Settings) -> dict[str, Any]:

@@ -4,22 +4,20 @@
 
 The first line of standard input is the task, later ones may say `{"type": "cancel"}`; messages go
 to the descriptor, one JSON object a line. When standard input closes, the owner is gone: this
-process ends at once, with everything it started. It never loads the code of a view.
+process ends at once, and its guard ends everything it started. It never loads the code of a view.
 """
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from actors.process_tree import kill_tree
+from actors.process_guard import stand_guard
 from actors.stored_json import from_json, to_json
 from cluster.errors import (
     DestrierError,
@@ -39,7 +37,6 @@ from udtf.refresh_model import (
 )
 
 HEARTBEAT_S = 2.0
-_PR_SET_PDEATHSIG = 1
 _PASSING = (ServiceUnavailable, OutcomeUnknown, Throttling, InternalError)
 
 logger = logging.getLogger(__name__)
@@ -97,8 +94,7 @@ class Report:
 
 
 def end_now() -> None:
-    """End this process and everything it started, without ado."""
-    kill_tree(os.getpid(), itself=False)
+    """End this process without ado; its guard ends everything it started."""
     os._exit(1)
 
 
@@ -107,7 +103,6 @@ def main(arguments: list[str]) -> int:
     lines = Lines(int(arguments[0]))
     # What libraries print must not meet the messages, nor a closed pipe.
     os.dup2(2, 1)
-    _end_with_parent()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
     owner = os.fdopen(os.dup(0), "rb")
     # Nothing that is started here may wait for what the owner says.
@@ -252,29 +247,16 @@ def _beat(lines: Lines) -> None:
         time.sleep(HEARTBEAT_S)
 
 
-def _end_with_parent() -> None:
-    """End when the process that started this one does, even if someone else holds its pipe.
+def run(arguments: list[str]) -> None:
+    """Be a driver, guarded, and end without Python's own farewell.
 
-    The signal is handled by a thread: the main one may be in native code for long.
+    Threads of Daft and Ray may hang or abort when Python ends; all that counts is said.
     """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, lambda *_: None)
-
-    def wait() -> None:
-        os.read(reading, 1)
-        end_now()
-
-    threading.Thread(target=wait, daemon=True).start()
-    libc: Any = ctypes.CDLL(None)
-    set_signal: Callable[[int, int], int] = libc.prctl
-    set_signal(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    stand_guard((0, int(arguments[0])))
+    code = main(arguments)
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stderr.flush()
-    # Threads of Daft and Ray may hang or abort when Python ends; all that counts is said.
-    kill_tree(os.getpid(), itself=False)
-    os._exit(code)
+    run(sys.argv[1:])

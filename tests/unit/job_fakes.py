@@ -52,7 +52,7 @@ Script = Callable[["FakeDriver"], AsyncIterator[Mapping[str, Any]]]
 
 def submission(**changes: Any) -> Submission:
     """A refresh of the tests' view."""
-    values = {"database": DATABASE, "view_id": VIEW, "view": LOCATION} | changes
+    values: dict[str, Any] = {"database": DATABASE, "view_id": VIEW, "view": LOCATION} | changes
     return Submission(**values)
 
 
@@ -136,7 +136,8 @@ class FakeDrivers:
 class FakeViews:
     """One view with a source (job_ports.JobViews, auto_refresh.SourceChanges)."""
 
-    def __init__(self) -> None:
+    def __init__(self, metadata: Mapping[str, str] | None = None) -> None:
+        self.metadata = metadata or {}
         self.location = LOCATION
         self.version = 7
         self.change = SourceChange(0, 100)
@@ -150,7 +151,7 @@ class FakeViews:
         """The view."""
         if self.find_error is not None:
             raise self.find_error
-        return FoundView(self.location, {}, SourceLocation(("s",), "/s"), 3)
+        return FoundView(self.location, self.metadata, SourceLocation(("s",), "/s"), 3)
 
     async def source_version(self, view: TableRef) -> int:
         """Its source's."""
@@ -193,24 +194,29 @@ class FakeCapacity:
         return [self.now_free]
 
 
+def quick_settings(root: Path, **changes: dict[str, Any]) -> Settings:
+    """Settings over a folder with short times, and what a test wants otherwise."""
+    sections: dict[str, dict[str, Any]] = {**QUICK, "storage": {"root": str(root)}}
+    for section, values in changes.items():
+        sections[section] = {**sections.get(section, {}), **values}
+    return Settings.model_validate(sections)
+
+
 class Owned:
     """An owner of jobs and what it uses."""
 
     def __init__(
         self,
         root: Path,
-        drivers: FakeDrivers,
-        views: FakeViews | None = None,
+        drivers: Any,
+        fake_views: FakeViews | None = None,
         capacity: FakeCapacity | None = None,
         clock: Clock | None = None,
         **changes: Any,
     ) -> None:
-        sections = {**QUICK, "storage": {"root": str(root)}}
-        for section, values in changes.items():
-            sections[section] = {**sections.get(section, {}), **values}
-        self.settings = Settings.model_validate(sections)
+        self.settings = quick_settings(root, **changes)
         self.drivers = drivers
-        self.views = views or FakeViews()
+        self.views = fake_views or FakeViews()
         self.store = JobStore(Storage.of(self.settings.storage))
         journal = Journal(self.store, clock or SystemClock(), self.settings.jobs)
         around = Surroundings(
@@ -218,9 +224,9 @@ class Owned:
         )
         self.jobs = Jobs(self.store, journal, around, self.views)
 
-    async def until(self, job_id: str, reached: Callable[[Job], bool]) -> Job:
+    async def until(self, job_id: str, reached: Callable[[Job], bool], seconds: float = 20) -> Job:
         """Wait until the job is as wanted."""
-        for _ in range(1_000):
+        for _ in range(int(seconds * 100)):
             job = await self.jobs.describe(DATABASE, job_id)
             if reached(job):
                 return job

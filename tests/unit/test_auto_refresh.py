@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anyio
 
 VIEW = WatchedView("db", ("v",))
 NO_CHANGE = SourceChange(0, 500)
+ALL_CHANGED = SourceChange(500, 500)
 LIMITS = JobSettings(
     auto_refresh_rows=100,
     auto_refresh_fraction=0.1,
@@ -148,7 +149,10 @@ async def test_a_view_that_cannot_be_looked_at_does_not_keep_others(error: Excep
     world = World()
     other = WatchedView("db", ("w",))
     world.auto.watch(other)
-    changes = {VIEW: error, other: SourceChange(500, 500)}
+    changes: dict[WatchedView, SourceChange | Exception] = {
+        VIEW: error,
+        other: SourceChange(500, 500),
+    }
 
     async def since_refresh(view: WatchedView) -> SourceChange:
         change = changes[view]

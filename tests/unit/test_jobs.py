@@ -333,7 +333,7 @@ async def test_a_job_has_a_deadline(tmp_path: Path) -> None:
 async def test_a_view_that_is_gone_fails_the_job(tmp_path: Path) -> None:
     views = FakeViews()
     views.find_error = TableNotFound("table v is not there")
-    async with owned(tmp_path, views=views) as owner:
+    async with owned(tmp_path, fake_views=views) as owner:
         job = await owner.until_over(await owner.jobs.submit(submission()))
         assert job.failure is not None and job.failure.type == "TableNotFound"
         assert not job.failure.retryable and not owner.drivers.started
@@ -342,7 +342,7 @@ async def test_a_view_that_is_gone_fails_the_job(tmp_path: Path) -> None:
 async def test_a_view_that_was_made_anew_is_not_refreshed_by_an_old_job(tmp_path: Path) -> None:
     views = FakeViews()
     views.location = TableLocation(views.location.uri, "life-2")
-    async with owned(tmp_path, views=views) as owner:
+    async with owned(tmp_path, fake_views=views) as owner:
         job = await owner.until_over(await owner.jobs.submit(submission()))
         assert job.failure is not None and "made anew" in job.failure.message
         assert not owner.drivers.started
@@ -354,7 +354,7 @@ async def test_a_view_that_was_made_anew_is_not_refreshed_by_an_old_job(tmp_path
 async def test_a_commit_in_doubt_is_asked_for_again(tmp_path: Path) -> None:
     views = FakeViews()
     views.publish_errors = [OutcomeUnknown("lost"), ServiceUnavailable("moving")]
-    async with owned(tmp_path, views=views) as owner:
+    async with owned(tmp_path, fake_views=views) as owner:
         job = await owner.until_over(await owner.jobs.submit(submission()))
         assert job.state is JobState.DONE and job.attempt == 1
         assert views.calls == 3 and len(views.commits) == 1
@@ -363,7 +363,7 @@ async def test_a_commit_in_doubt_is_asked_for_again(tmp_path: Path) -> None:
 async def test_a_view_that_changed_meanwhile_is_planned_anew(tmp_path: Path) -> None:
     views = FakeViews()
     views.publish_errors = [ConcurrentModification("the view has a newer version")]
-    async with owned(tmp_path, views=views) as owner:
+    async with owned(tmp_path, fake_views=views) as owner:
         job = await owner.until_over(await owner.jobs.submit(submission()))
         assert (job.state, job.attempt) == (JobState.DONE, 2)
 
@@ -371,7 +371,7 @@ async def test_a_view_that_changed_meanwhile_is_planned_anew(tmp_path: Path) -> 
 async def test_a_commit_that_is_refused_fails_the_job(tmp_path: Path) -> None:
     views = FakeViews()
     views.publish_errors = [InvalidTableState("staged files are gone")]
-    async with owned(tmp_path, views=views) as owner:
+    async with owned(tmp_path, fake_views=views) as owner:
         job = await owner.until_over(await owner.jobs.submit(submission()))
         assert job.failure is not None and job.failure.phase is JobPhase.PUBLISH
         assert job.failure.message == "staged files are gone"
@@ -380,7 +380,7 @@ async def test_a_commit_that_is_refused_fails_the_job(tmp_path: Path) -> None:
 async def test_cancelling_loses_against_a_commit(tmp_path: Path) -> None:
     views = FakeViews()
     views.publish_gate = asyncio.Event()
-    async with owned(tmp_path, views=views) as owner:
+    async with owned(tmp_path, fake_views=views) as owner:
         job_id = await owner.jobs.submit(submission())
         await owner.until(job_id, lambda job: job.phase is JobPhase.PUBLISH)
         job = await owner.jobs.cancel(DATABASE, job_id)
@@ -504,13 +504,13 @@ async def test_the_next_owner_goes_on_where_the_last_one_was(tmp_path: Path) -> 
 async def test_the_next_owner_asks_for_a_commit_in_doubt_again(tmp_path: Path) -> None:
     views = FakeViews()
     views.publish_gate = asyncio.Event()
-    async with owned(tmp_path, views=views) as owner:
+    async with owned(tmp_path, fake_views=views) as owner:
         job_id = await owner.jobs.submit(submission())
         await owner.until(job_id, lambda job: job.phase is JobPhase.PUBLISH)
         await asyncio.sleep(0.1)
         views.commits[job_id] = 42
         views.publish_gate = None
-        async with owned(tmp_path, views=views) as successor:
+        async with owned(tmp_path, fake_views=views) as successor:
             job = await successor.until_over(job_id)
             assert job.state is JobState.DONE and job.result is not None
             assert job.result.version == 42 and not successor.drivers.started
