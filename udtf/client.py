@@ -195,14 +195,11 @@ class ViewClient:
             InvalidInput: the server executes no query of this form.
         """
         # SQL is parsed for this alone.
-        from udtf.source_query import recognise
+        from udtf.source_query import recognise, why_not
 
         found = recognise(query)
         if found is None:
-            raise InvalidInput(
-                "the source is of no form that a server executes: give a table's name,"
-                " SELECT columns FROM table [WHERE predicate] [LIMIT n], or a query envelope"
-            )
+            raise InvalidInput(why_not(query) or "the source is of no form that is executed")
         return self.rows(
             NAME_DELIMITER.join(found.source_id),
             None if found.columns is None else dict(found.columns),

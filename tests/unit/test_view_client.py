@@ -87,7 +87,7 @@ def test_parameters_that_are_no_columns_are_told_before_anything_is_sent(
 
 
 def test_sources_of_other_forms_are_refused(views: ViewClient) -> None:
-    with pytest.raises(InvalidInput, match="no form that a server executes"):
+    with pytest.raises(InvalidInput, match="does not execute the source_query"):
         views.create("v", source="SELECT a FROM b JOIN c")
 
 
