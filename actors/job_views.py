@@ -12,7 +12,6 @@ from actors.lance_errors import translate
 from actors.model import LATEST, Pin, TableLocation
 from actors.owners import Owners
 from actors.reads import Reads
-from cluster.clock import Clock
 from cluster.errors import (
     DestrierError,
     InvalidInput,
@@ -35,10 +34,10 @@ logger = logging.getLogger(__name__)
 class OwnedViews:
     """The views of a deployment (job_ports.JobViews, auto_refresh.SourceChanges)."""
 
-    def __init__(self, settings: Settings, owners: Owners, clock: Clock) -> None:
+    def __init__(self, settings: Settings, owners: Owners, reads: Reads) -> None:
         self._settings = settings
         self._owners = owners
-        self._reads = Reads(settings, clock)
+        self._reads = reads
 
     # --- looking ----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from actors.job_store import JobStore
 from actors.job_views import OwnedViews
 from actors.jobs import Jobs
 from actors.owners import Owners
+from actors.reads import Reads
 from actors.storage import Storage
 from cluster.clock import Clock
 from cluster.settings import Settings
@@ -29,7 +30,7 @@ def make_jobs(
     """Jobs of a deployment; made on the event loop that they run on."""
     store = JobStore(Storage.of(settings.storage))
     journal = Journal(store, clock, settings.jobs)
-    views = OwnedViews(settings, owners, clock)
+    views = OwnedViews(settings, owners, Reads(settings, clock))
     drivers = DriverProcesses(settings)
     around = Surroundings(settings, journal, views, drivers, capacity, address)
     return Jobs(store, journal, around, views)

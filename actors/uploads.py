@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from actors.catalog import new_location
 from actors.conform import check_new_schema, conform_reader, open_stream
-from actors.guards import refuse_view, without_reserved
+from actors.guards import refuse_reserved, refuse_view, without_reserved
 from actors.lance_store import (
     branch_uri,
     delete_staged,
@@ -225,6 +225,7 @@ class Uploads:
     ) -> StagedFragments:
         reader = open_stream(body)
         schema = without_reserved(check_new_schema(reader.schema, self._settings.limits))
+        refuse_reserved(table.schema_metadata)
         if table.schema_metadata:
             metadata = {**(schema.metadata or {}), **_encoded(table.schema_metadata)}
             schema = schema.with_metadata(metadata)
@@ -238,20 +239,33 @@ class Uploads:
             raise
         return StagedFragments(fragments_to_json(fragments), bytes(schema.serialize()), rows.count)
 
+    async def find_created(self, table: TableRef, key: RequestKey) -> CreatedTable | None:
+        """The answer to a request that made the table before; None if the name is free.
+
+        Raises:
+            TableAlreadyExists: another request made it.
+        """
+        existing = await self._find(table)
+        if existing is None:
+            return None
+        made = await self._in_thread(self._find_creation, existing, key)
+        if made is None:
+            raise TableAlreadyExists(f"table {table.id} already exists")
+        return made
+
     async def create_view(
         self, view: TableRef, definition: ViewDefinition, key: RequestKey
-    ) -> Commit:
+    ) -> CreatedTable:
         """Create the table and the record of a view."""
         schema = view_schema(definition)
         metadata = _encoded(view_metadata(definition, uuid.uuid4().hex))
         schema = schema.with_metadata({**(schema.metadata or {}), **metadata})
-        location = new_location(view.id)
         staged = StagedFragments((), bytes(schema.serialize()), 0)
         table = NewTable(view.id, stable_row_ids=True)
         created: CreatedTable = await self._owners.catalog(view.database).call(
-            "create_table", table, location, staged, key
+            "create_table", table, new_location(view.id), staged, key
         )
-        return Commit(created.version, created.transaction_id or "")
+        return created
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Blocking work that lasts as long as its upload; a cancelled one ends when its reader

@@ -214,11 +214,7 @@ def _udtf(
         return None
     if value is None:
         raise InvalidInput(f"udtf_spec is required when kind is {kind}")
-    if views.user_code == "off":
-        raise Unsupported(
-            f"this deployment accepts no user code, so no view of kind {kind};"
-            " its operator can change the setting views.user_code"
-        )
+    _check_code_is_on(kind, views)
     spec = read_object(value, "udtf_spec", _UDTF_KEYS)
     if spec.get("kind") is not None and parse_kind(spec["kind"], "udtf_spec.kind") is not kind:
         raise InvalidInput(
@@ -254,6 +250,26 @@ def _checked_envelope(spec: Mapping[str, Any], limits: LimitSettings) -> tuple[b
     # The specification does not say whether the digest is of the bytes or of their base64.
     sha256 = check_sha256(spec.get("udtf_sha"), "udtf_spec.udtf_sha", envelope, str(text).encode())
     return envelope, sha256
+
+
+def check_code_allowed(definition: ViewDefinition, views: ViewSettings) -> None:
+    """Refuse to run code of a stored view that this deployment would not accept any more.
+
+    Raises:
+        Unsupported: it runs no user code.
+        PermissionDenied: this code is not on its list.
+    """
+    if definition.udtf is not None:
+        _check_code_is_on(definition.kind, views)
+        _check_allowed(definition.udtf.sha256, views)
+
+
+def _check_code_is_on(kind: ViewKind, views: ViewSettings) -> None:
+    if views.user_code == "off":
+        raise Unsupported(
+            f"this deployment accepts no user code, so no view of kind {kind};"
+            " its operator can change the setting views.user_code"
+        )
 
 
 def _check_allowed(sha256: str, views: ViewSettings) -> None:

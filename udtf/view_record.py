@@ -15,7 +15,15 @@ import pyarrow as pa
 from cluster.errors import InvalidInput, InvalidTableState
 from udtf.checked import canonical_json, check_sha256
 from udtf.source_query import LANCEDB_FORMAT, lancedb_query
-from udtf.spec import CHUNK_INDEX, SOURCE_ROW_ID, UdtfSpec, ViewDefinition, ViewKind, parse_kind
+from udtf.spec import (
+    CHUNK_INDEX,
+    LINEAGE_COLUMNS,
+    SOURCE_ROW_ID,
+    UdtfSpec,
+    ViewDefinition,
+    ViewKind,
+    parse_kind,
+)
 
 LANCEDB_DEFINITION = "mv.definition"
 INCARNATION = "mv.incarnation"
@@ -96,6 +104,23 @@ def read_view(metadata: Mapping[str, str]) -> ViewDefinition | None:
         raise InvalidTableState(
             f"the view's record in the schema metadata is damaged: {error}"
         ) from None
+
+
+def stored_view(schema: pa.Schema) -> ViewDefinition | None:
+    """The definition of the view whose table has this schema; None if it is no view's.
+
+    A view that LanceDB made is a query view, whose source query is LanceDB's definition.
+
+    Raises:
+        InvalidTableState: the record is damaged, or the code is not what its digest says.
+    """
+    metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+    found = read_view(metadata)
+    if found is not None or LANCEDB_DEFINITION not in metadata:
+        return found
+    fields = [field for field in schema if field.name not in LINEAGE_COLUMNS]
+    output = bytes(pa.schema(fields).serialize())
+    return ViewDefinition(ViewKind.QUERY, metadata[LANCEDB_DEFINITION], output)
 
 
 def _udtf_record(spec: UdtfSpec) -> dict[str, Any]:
