@@ -34,6 +34,7 @@ _LAST_LINES = 5
 _LAST_CHARACTERS = 500
 _LAST_WORDS_S = 1.0
 _LOG_LINE_BYTES_MAX = 64 << 10
+_OF_ACTORS = frozenset({"RAY_JOB_ID", "RAY_RAYLET_PID"})
 # A driver that was killed is gone at once, unless the machine hangs.
 _GONE_TIMEOUT_S = 30.0
 
@@ -175,8 +176,13 @@ def settings_json(settings: Settings) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, without the deployment's settings: its keys are none of a driver's."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("DESTRIER_")}
+    """This process's, without the deployment's settings, whose keys are none of a driver's, and
+    without what Ray tells an actor's process of itself: a driver is none."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("DESTRIER_") and name not in _OF_ACTORS
+    }
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = _FOLDER if not path else f"{_FOLDER}{os.pathsep}{path}"
     return environment

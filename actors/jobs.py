@@ -79,6 +79,8 @@ class Jobs:
         async with self._starting:
             if self._started:
                 return
+            # The last start may have failed half-way.
+            self._book = JobBook()
             for stored in await self._journal.ask(self._store.load):
                 await self._take_up(stored)
             for view in await self._journal.ask(self._store.load_watched):

@@ -15,10 +15,12 @@ PLACES = {
     "ray": (
         "cluster/runtime.py",
         "actors/catalog_actor.py",
+        "actors/job_actor.py",
         "actors/plan_actor.py",
         "actors/ray_owners.py",
         "actors/ray_plans.py",
         "actors/table_actor.py",
+        "actors/view_driver.py",
         "serve_app/deployment.py",
         "udtf/plan.py",
     ),
