@@ -15,6 +15,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from udtf.code_errors import class_names
 from udtf.code_process import CodeFailed, CodeProcess, CodeSpec
 from udtf.error_actions import decide
 from udtf.error_policy import ErrorAction
@@ -90,10 +91,13 @@ class ItemHost:
                 fragments = self._write(item, reading)
             except BaseException as failure:  # noqa: BLE001 - a panic of Lance's is no Exception
                 # Whoever was given the rows may have made another exception of it.
-                error, bases = _explained(reading.error or failure)
+                cause = reading.error or failure
+                if not isinstance(cause, CodeFailed):
+                    # Its process is in the middle of the item.
+                    self.close()
+                error, bases = _explained(cause)
             else:
                 return self._status(item, started_s, attempts, reading.rows, fragments)
-            self._end_process()
             action = decide(self._spec.error_handling, error, bases, attempts)
             if action.action is ErrorAction.RETRY and not self._stopped.wait(action.wait_s):
                 continue
@@ -109,7 +113,9 @@ class ItemHost:
 
     def close(self) -> None:
         """End the child process."""
-        self._end_process()
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
     def _write(self, item: WorkItem, reading: "_Reading") -> tuple[str, ...]:
         spec = self._spec
@@ -143,14 +149,8 @@ class ItemHost:
         assert self._spec.code is not None
         if self._process is None:
             self._process = CodeProcess(self._spec.code)
-            self._process.__enter__()
         names = list(self._spec.code_columns)
         return self._process.run(batch.select(names) for batch in batches)
-
-    def _end_process(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.__exit__(None, None, None)
 
     def _status(
         self,
@@ -203,4 +203,4 @@ def _explained(error: BaseException) -> tuple[ItemError, tuple[str, ...]]:
     logger.warning("an item failed", exc_info=error)
     kind = type(error)
     message = str(error)[:_MESSAGE_CHARACTERS_MAX]
-    return ItemError("system", kind.__name__, message), tuple(c.__name__ for c in kind.__mro__)
+    return ItemError("system", kind.__name__, message), tuple(class_names(kind))

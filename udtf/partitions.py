@@ -253,6 +253,8 @@ def _quoted(path: str) -> str:
 
 def _unquoted(expression: str) -> str:
     """The path of the source's column that `expression` is; another expression as it is."""
+    while expression.startswith("(") and expression.endswith(")"):
+        expression = expression[1:-1].strip()
     if not _COLUMN.fullmatch(expression):
         return expression
     return ".".join(bare or quoted for bare, quoted in _NAME.findall(expression))

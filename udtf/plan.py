@@ -89,7 +89,8 @@ def nodes(runner: Runner) -> list[Mapping[str, float]]:
     if runner is Runner.RAY:
         import ray
 
-        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        known = ray.nodes()  # type: ignore[no-untyped-call]
+        return [node["Resources"] for node in known if node["Alive"]]
     # Processes of this machine share whatever else it has.
     unbounded = float("inf")
     return [{"CPU": float(os.cpu_count() or 1), "GPU": unbounded, "memory": unbounded}]
@@ -100,7 +101,7 @@ def free(runner: Runner) -> list[Mapping[str, float]]:
     if runner is Runner.RAY:
         import ray
 
-        return [ray.available_resources()]
+        return [ray.available_resources()]  # type: ignore[no-untyped-call]
     return nodes(runner)
 
 

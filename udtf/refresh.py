@@ -24,6 +24,7 @@ from udtf.refresh_model import (
 from udtf.refresh_plan import PlannedRefresh, RefreshTask, children_per_worker, plan_refresh
 from udtf.resources import admission, workers_that_fit
 from udtf.source_rows import joined
+from udtf.sources import SqlChecker, plain_sql
 from udtf.view_files import fragment_rows
 
 __all__ = ["RefreshCancelled", "RefreshFailed", "RefreshTask", "Reporter", "run_refresh"]
@@ -77,8 +78,12 @@ class RefreshCancelled(Exception):
     """The refresh was stopped because its reporter said so; the view is as it was."""
 
 
-def run_refresh(task: RefreshTask, report: Reporter) -> PublishRequest | None:
+def run_refresh(
+    task: RefreshTask, report: Reporter, check: SqlChecker = plain_sql
+) -> PublishRequest | None:
     """Compute what brings the view up to date, as uncommitted fragments; None if it is. Blocks.
+
+    `check` makes the expressions of the source query safe.
 
     Raises:
         RefreshFailed: a work item failed; those that run are stopped.
@@ -86,7 +91,7 @@ def run_refresh(task: RefreshTask, report: Reporter) -> PublishRequest | None:
         DestrierError: the view cannot be refreshed as it is defined, or not on these machines.
     """
     report.phase("plan")
-    refresh = plan_refresh(task)
+    refresh = plan_refresh(task, check)
     report.planned(refresh.summary)
     if refresh.summary.mode is RefreshMode.NO_OP:
         return None

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from cluster.errors import InvalidInput
-from cluster.settings import Settings
+from cluster.settings import Settings, ViewSettings
 from udtf.changes import ChangePlan, plan_changes
 from udtf.checked import canonical_json
 from udtf.code_process import CodeSpec
 from udtf.host import HostSpec, SourceVersion
 from udtf.items import WorkItem, cut_fragments, cut_ids, whole_item
-from udtf.manifest import manifest_checksum
+from udtf.manifest import manifest_checksum, parse_manifest
 from udtf.partitions import by_index, by_value
 from udtf.refresh_model import (
     ItemStatus,
@@ -28,10 +28,18 @@ from udtf.refresh_model import (
 from udtf.resources import WorkerResources
 from udtf.source_query import recognise
 from udtf.source_rows import SourceReader
-from udtf.sources import BoundSource, bind, definition_sha, open_source, version_timestamp
-from udtf.spec import LINEAGE_COLUMNS, UdtfSpec, ViewDefinition, ViewKind
+from udtf.sources import (
+    BoundSource,
+    SqlChecker,
+    bind,
+    definition_sha,
+    open_source,
+    plain_sql,
+    version_timestamp,
+)
+from udtf.spec import UdtfSpec, ViewDefinition, ViewKind, check_code_allowed
 from udtf.view_files import ViewFolder
-from udtf.view_record import INCARNATION, LANCEDB_DEFINITION, read_view, view_schema
+from udtf.view_record import INCARNATION, stored_view, view_schema
 from udtf.watermark import drift_reason, read_watermark
 
 
@@ -69,15 +77,20 @@ class PlannedRefresh:
     watermark: Watermark
 
 
-def plan_refresh(task: RefreshTask) -> PlannedRefresh:
+def plan_refresh(task: RefreshTask, check: SqlChecker = plain_sql) -> PlannedRefresh:
     """Look at the view and its source, at the version that is to be shown. Blocks.
+
+    `check` makes the expressions of the source query safe.
 
     Raises:
         DestrierError: the view cannot be refreshed as it is defined, or the source is not there.
     """
     folder = _folder(task)
     view = folder.open()
-    definition = read_view(task.view_metadata) or _lancedb_view(task.view_metadata, view)
+    definition = stored_view(view.schema)
+    if definition is None:
+        raise InvalidInput("the table is no materialized view; refresh a view")
+    check_code_allowed(definition, task.settings.views)
     query = recognise(definition.source_query)
     if query is None:
         raise InvalidInput(
@@ -88,7 +101,7 @@ def plan_refresh(task: RefreshTask) -> PlannedRefresh:
     if task.options.source_version is not None:
         location = replace(location, version=task.options.source_version, tag=None)
     source = open_source(location, dict(folder.storage_options) or None)
-    bound = bind(query, source, definition, task.settings.limits)
+    bound = bind(query, source, definition, task.settings.limits, check)
     watermark = _watermark(task, definition, location, source)
     known = read_watermark(view)
     changes = plan_changes(
@@ -102,7 +115,6 @@ def plan_refresh(task: RefreshTask) -> PlannedRefresh:
         watermark.udtf_sha,
         watermark.manifest_checksum,
     )
-    changes = _whole_if_capped(changes, bound, task.options)
     host = _host(task, definition, bound, location, watermark, folder)
     items: list[WorkItem] = []
     if changes.mode is not RefreshMode.NO_OP:
@@ -130,20 +142,11 @@ def _folder(task: RefreshTask) -> ViewFolder:
     return ViewFolder(task.view_uri, task.job_id, task.attempt, options, fsync)
 
 
-def _lancedb_view(metadata: Mapping[str, str], view: Any) -> ViewDefinition:
-    """The definition of a view that LanceDB made."""
-    if LANCEDB_DEFINITION not in metadata:
-        raise InvalidInput("the table is no materialized view; refresh a view")
-    fields = [field for field in view.schema if field.name not in LINEAGE_COLUMNS]
-    schema = bytes(pa.schema(fields).serialize())
-    return ViewDefinition(ViewKind.QUERY, metadata[LANCEDB_DEFINITION], schema)
-
-
 def _watermark(
     task: RefreshTask, definition: ViewDefinition, location: SourceLocation, source: Any
 ) -> Watermark:
     udtf = definition.udtf
-    manifest = task.options.manifest or (udtf.manifest if udtf else None)
+    manifest = _manifest(task, definition)
     return Watermark(
         source_id=location.id,
         source_uri=location.uri,
@@ -159,17 +162,13 @@ def _watermark(
     )
 
 
-def _whole_if_capped(
-    changes: ChangePlan, bound: BoundSource, options: RefreshOptions
-) -> ChangePlan:
-    """A cap is on all rows together, so none can be computed without the ones before it."""
-    if changes.mode is not RefreshMode.INCREMENTAL:
-        return changes
-    if bound.limit is None and options.output_limit is None:
-        return changes
-    cap = "output_limit" if bound.limit is None else "a LIMIT in the source query"
-    reason = f"{cap} is on all rows together"
-    return replace(changes, mode=RefreshMode.REBUILD, reason=reason, changed=None)
+def _manifest(task: RefreshTask, definition: ViewDefinition) -> str | None:
+    return task.options.manifest or (definition.udtf.manifest if definition.udtf else None)
+
+
+def _variables(manifest: str | None, views: ViewSettings) -> tuple[str, ...]:
+    """Names of what the manifest sets in the environment of workers, for the code to see."""
+    return () if manifest is None else tuple(parse_manifest(manifest, views).env_vars)
 
 
 def _host(
@@ -183,12 +182,6 @@ def _host(
     views, options, udtf = task.settings.views, task.options, definition.udtf
     names = tuple(name for name, _ in bound.columns)
     columns = () if udtf is None else udtf.input_columns or names
-    unknown = [name for name in columns if name not in names]
-    if unknown:
-        raise InvalidInput(
-            f"input_columns: the source query has no column {unknown[0]!r}; it has"
-            f" {', '.join(map(repr, names))}"
-        )
     code = None
     if udtf is not None:
         memory = (udtf.memory_bytes or views.code_memory_bytes) // children_per_worker(task)
@@ -205,6 +198,7 @@ def _host(
             start_timeout_s=views.code_start_timeout_s,
             item_timeout_s=views.item_timeout_s,
             output_bytes_max=views.code_output_bytes_max,
+            variables=_variables(_manifest(task, definition), views),
         )
     return HostSpec(
         kind=definition.kind,

@@ -7,12 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from udtf.abi import PARENT
 from udtf.source_rows import ROW_ID
 from udtf.spec import CHUNK_INDEX, SOURCE_ROW_ID
-
-# The last column of what a chunker's process returns: the number of the row, in the item, that a
-# chunk comes from.
-PARENT = "__parent"
 
 
 class Misfit(Exception):

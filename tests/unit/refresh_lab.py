@@ -9,7 +9,6 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-from udtf.watermark import REFRESH_PROPERTY
 
 from cluster.settings import Settings
 from tests.unit.view_requests import check, encoded, envelope, spec
@@ -25,6 +24,7 @@ from udtf.refresh_model import (
 from udtf.refresh_plan import PlannedRefresh, plan_refresh
 from udtf.spec import SOURCE_ROW_ID, ViewDefinition
 from udtf.view_record import view_metadata, view_schema
+from udtf.watermark import REFRESH_PROPERTY
 
 
 class Notes:

@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from udtf.row_fitting import PARENT, Misfit, Parents, code_rows, fitted, query_rows
+from udtf.abi import PARENT
+from udtf.row_fitting import Misfit, Parents, code_rows, fitted, query_rows
 from udtf.source_rows import ROW_ID
 from udtf.spec import CHUNK_INDEX, SOURCE_ROW_ID
 
