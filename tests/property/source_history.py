@@ -14,8 +14,9 @@ SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64()),
         pa.field("v", pa.int64()),
-        pa.field("w", pa.int64()),
         pa.field("s", pa.string()),
+        # Last, so that once it is dropped its id may go to the next column.
+        pa.field("w", pa.int64()),
     ]
 )
 ROWS_PER_FILE = 8
@@ -61,7 +62,7 @@ class SourceHistory:
             "drop column": (3, self._drop_column),
             "rename column": (2, self._rename_column),
             "swap columns": (1, self._swap_columns),
-            "replace column": (1, self._replace_column),
+            "replace column": (3, self._replace_column),
             "rewrite column": (2, lambda: self._rewrite(says_rows=True)),
             "rewrite column silently": (1, lambda: self._rewrite(says_rows=False)),
             "index": (4, self._index),
