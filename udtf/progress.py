@@ -12,6 +12,7 @@ from udtf.view_jobs import JobStatus
 # Until the number of items is known there is no bar to fill.
 _PLANNED = "{desc}: {percentage:3.0f}%|{bar}| {n}/{total} items [{elapsed}<{remaining}{postfix}]"
 _UNPLANNED = "{desc} [{elapsed}{postfix}]"
+_STATES_SHOWN = frozenset({"PAUSED", "CANCELLING"})
 
 
 class ProgressBar:
@@ -57,7 +58,9 @@ def description(status: JobStatus) -> str:
     """The phase, and what a job that does not get on waits for."""
     if status.is_over:
         return status.state.lower()
-    phase = status.phase or status.state.lower()
+    finer = str(status.answer.get("state", ""))
+    # Of a running job the phase says more.
+    phase = finer.lower() if finer in _STATES_SHOWN else status.phase or status.state.lower()
     return phase if status.waiting_for is None else f"{phase}, waiting: {status.waiting_for}"
 
 

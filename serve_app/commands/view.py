@@ -223,12 +223,11 @@ def _errors(views: "ViewClient", args: argparse.Namespace) -> None:
 
 
 def _error_text(item: Mapping[str, Any]) -> str:
-    error = item.get("error") or {}
     label = item.get("label") or item.get("item")
     tries = item.get("attempts", 1)
     text = f"{label}: {item.get('state')} after {tries} tries:"
-    text += f" {error.get('type', '')}: {error.get('message', '')}"
-    traceback = str(error.get("traceback") or "").rstrip()
+    text += f" {item.get('type', '')}: {item.get('message', '')}"
+    traceback = str(item.get("traceback") or "").rstrip()
     return f"{text}\n{traceback}" if traceback else text
 
 

@@ -246,6 +246,8 @@ def test_the_bar_shows_what_a_job_waits_for() -> None:
         {"job_state": "PENDING", "phase": "queued", "waiting_for": "1 GPU, which others use"}
     )
     assert description(status) == "queued, waiting: 1 GPU, which others use"
+    assert description(JobStatus.of(running(1) | {"state": "PAUSED"})) == "paused"
+    assert description(JobStatus.of(running(1) | {"state": "RUNNING"})) == "compute"
 
 
 def test_the_bar_counts_rows_per_second_from_where_it_began() -> None:

@@ -134,7 +134,7 @@ def test_errors_are_shown_with_their_tracebacks(
     command: Command, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = {"kind": "user", "type": "ValueError", "message": "bad", "traceback": "line 3\n"}
-    item = {"item": "i", "label": "kind=a", "state": "skipped", "attempts": 2, "error": error}
+    item = {"item": "i", "label": "kind=a", "state": "skipped", "attempts": 2, **error}
     server.give("/v1/jobs/errors", {"errors": [item]})
     assert command("errors", "j") == 0
     shown = capsys.readouterr().out
