@@ -122,11 +122,12 @@ def main(arguments: list[str]) -> int:
 def _refresh(task: Mapping[str, Any], report: Report, lines: Lines) -> None:
     """Do it, and say how it ended in one last message."""
     # Reading a view's record, Daft and Lance take a second to import: heartbeats begin before.
+    from actors.sql import prepare_expression
     from udtf.refresh import RefreshCancelled, RefreshFailed, run_refresh
 
     try:
         _set_up_runner(task)
-        request = run_refresh(_refresh_task(task), report)
+        request = run_refresh(_refresh_task(task), report, prepare_expression)
     except RefreshFailed as failed:
         _fail(lines, failed.phase, failed.message, failed.error_type, failed.retryable, failed.item)
     except RefreshCancelled:

@@ -56,7 +56,7 @@ class RefreshCancelled(Exception):
     """The owner said so."""
 
 
-def run_refresh(task: RefreshTask, report: Any) -> PublishRequest | None:
+def run_refresh(task: RefreshTask, report: Any, _check: object = None) -> PublishRequest | None:
     """Play the script."""
     script = json.loads(task.view_metadata["script"])
     folder = Path(script["folder"])
