@@ -13,6 +13,7 @@ inherits others from its row.
 
 import dataclasses
 import inspect
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -146,17 +147,24 @@ class _MadeRows:
         return len(self._parents)
 
     def is_full(self) -> bool:
-        return self.count >= _ROWS_AT_ONCE or self._bytes >= _BYTES_AT_ONCE
+        return len(self._parents) >= _ROWS_AT_ONCE or self._bytes >= _BYTES_AT_ONCE
 
     def add(self, row: object, parent: int) -> None:
-        names, values = self._parts(row)
+        # Once for each row: what most rows are is asked by their very class.
+        names: tuple[str, ...]
+        values: Sequence[Any]
+        if type(row) is dict:
+            names, values = tuple(row), list(row.values())
+        else:
+            names, values = self._parts(row)
         if names != self._names:
             values = self._in_order(names, values)
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
-            if isinstance(value, (str, bytes)):
+            kind = type(value)
+            if kind is str or kind is bytes:
                 self._bytes += len(value)
-            elif isinstance(value, (list, tuple)):
+            elif kind is list or kind is tuple:
                 self._bytes += len(value) * _BYTES_PER_VALUE
         self._parents.append(parent)
 
@@ -174,13 +182,13 @@ class _MadeRows:
         self._parents, self._bytes = [], 0
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*fields, _PARENT_FIELD]))
 
-    def _parts(self, row: object) -> tuple[tuple[str, ...], Sequence[object]]:
+    def _parts(self, row: object) -> tuple[tuple[str, ...], Sequence[Any]]:
         """A row's columns and values."""
-        if isinstance(row, Mapping):
-            return tuple(row), list(row.values())
         if isinstance(row, tuple):
             names = getattr(row, "_fields", None)
             return (self._last(len(row)) if names is None else names), row
+        if isinstance(row, Mapping):
+            return tuple(row), list(row.values())
         if dataclasses.is_dataclass(row) and not isinstance(row, type):
             fields = tuple(field.name for field in dataclasses.fields(row))
             return fields, [getattr(row, name) for name in fields]
@@ -198,7 +206,7 @@ class _MadeRows:
             )
         return tuple(self._fields)[-count:]
 
-    def _in_order(self, names: tuple[str, ...], values: Sequence[object]) -> Sequence[object]:
+    def _in_order(self, names: tuple[str, ...], values: Sequence[Any]) -> Sequence[Any]:
         if self._names is None:
             check_names(list(map(str, names)), list(self._fields), all_columns=False)
             self._names = names
@@ -231,6 +239,8 @@ def _given_batches(result: object) -> Batches:
 
 
 def _given_rows(result: object) -> Iterable[object]:
+    if isinstance(result, (types.GeneratorType, list)):
+        return result
     if isinstance(result, (Mapping, str, bytes)) or _is_row(result):
         raise SchemaError(
             f"the code returned a single {type(result).__name__}; yield rows, or return a list"

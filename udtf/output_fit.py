@@ -87,13 +87,31 @@ def make_array(values: Sequence[object], field: pa.Field) -> pa.Array:
     Raises:
         SchemaError: a value does not fit; the message shows the first that does not.
     """
+    natural = _natural(values) if _may_lose(field.type) else None
+    if natural is not None and not _is_alike(natural.type, field.type):
+        raise SchemaError(_misfit(values, field))
     try:
-        array = pa.array(values, type=field.type)
+        array = pa.array(values, type=field.type) if natural is None else natural.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError) as error:
         raise SchemaError(_misfit(values, field, error)) from None
     except (ValueError, OverflowError) as error:
         raise SchemaError(_misfit(values, field, error)) from None
     return fit_array(array, field)
+
+
+def _natural(values: Sequence[object]) -> pa.Array | None:
+    """The values as what they are; None if Arrow cannot tell."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _may_lose(kind: pa.DataType) -> bool:
+    """Whether Arrow cuts values of other Python types to make one of this: 1.5 becomes 1."""
+    if kind.num_fields:
+        return any(_may_lose(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind))
 
 
 def pieces(batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
@@ -105,15 +123,21 @@ def pieces(batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
     return [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)]
 
 
-def _misfit(values: Sequence[object], field: pa.Field, error: Exception) -> str:
+def _misfit(values: Sequence[object], field: pa.Field, error: Exception | None = None) -> str:
     """Find the value that cannot be converted, for the message."""
+    may_lose = _may_lose(field.type)
     for value in values:
+        natural = _natural([value]) if may_lose else None
         try:
-            pa.array([value], type=field.type)
+            is_wrong = natural is not None and not _is_alike(natural.type, field.type)
+            pa.array([value], type=field.type) if natural is None else natural.cast(field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            is_wrong = True
+        if is_wrong:
             shown = f"{_shown(value)} ({type(value).__name__})"
             return f"the column {field.name!r} must be {field.type}, and the code gave {shown}"
-    return f"the column {field.name!r} must be {field.type}: {_first_line(error)}"
+    reason = "the code gave values of several types" if error is None else _first_line(error)
+    return f"the column {field.name!r} must be {field.type}: {reason}"
 
 
 def _shown(value: object) -> str:
