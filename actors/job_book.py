@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from actors.job_journal import JobEntry
 from actors.jobs_model import Job, JobPage, JobState, Submission, ViewHistory
 from actors.model import Page
+from udtf.refresh_model import RefreshMode
 
 # Jobs of a view that its history shows.
 _RECENT = 20
@@ -67,10 +68,17 @@ class JobBook:
         key = submission.idempotency_key
         return self._keys.get((submission.database, submission.view_id, key))
 
-    def last_over(self, database: str, view_id: tuple[str, ...]) -> Job | None:
-        """The newest of a view's jobs that have ended."""
-        over = [e.job for e in self.of_view(database, view_id) if e.job.state.is_over]
-        return over[-1] if over else None
+    def last_with_items(self, database: str, view_id: tuple[str, ...]) -> Job | None:
+        """The newest of a view's jobs whose items ended in a way that counts: all of them, or one
+        of them failed. One that had nothing to do, or was lost or cancelled, changed nothing."""
+        for entry in self.of_view(database, view_id)[::-1]:
+            job = entry.job
+            if job.state is JobState.FAILED and missing_items(job):
+                return job
+            did_nothing = job.result is None or job.result.mode is RefreshMode.NO_OP
+            if job.state is JobState.DONE and not did_nothing:
+                return job
+        return None
 
     def page(self, database: str, page_token: str | None, limit: int) -> JobPage:
         """A database's jobs, newest first."""
@@ -105,8 +113,13 @@ class JobBook:
         spent = []
         for entry in self:
             job = entry.job
-            missing = job.metric("items_failed") + job.metric("items_skipped")
-            may_run_again = missing and self.last_over(job.database, job.view_id) is job
+            last = self.last_with_items(job.database, job.view_id)
+            may_run_again = missing_items(job) and last is job
             if job.state.is_over and not may_run_again:
                 spent.append(job.job_id)
         return spent
+
+
+def missing_items(job: Job) -> int:
+    """How many items of a job failed or were skipped."""
+    return job.metric("items_failed") + job.metric("items_skipped")

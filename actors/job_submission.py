@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 
+from actors.job_book import missing_items
 from actors.job_journal import Journal
 from actors.job_ports import Capacity
 from actors.job_store import JobStore
@@ -57,10 +58,7 @@ async def again(
         InvalidInput: there are none.
     """
     planned = None if previous is None else previous.resolved
-    failed = 0
-    if previous is not None:
-        failed = previous.metric("items_failed") + previous.metric("items_skipped")
-    if previous is None or planned is None or not failed:
+    if previous is None or planned is None or not missing_items(previous):
         raise InvalidInput(
             "failed_only: the view's last refresh left no failed or skipped items; refresh without"
             " failed_only"

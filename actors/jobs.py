@@ -148,7 +148,7 @@ class Jobs:
         items: list[ItemStatus] = []
         key = None
         if submission.failed_only:
-            previous = self._book.last_over(submission.database, submission.view_id)
+            previous = self._book.last_with_items(submission.database, submission.view_id)
             submission, items, key = await again(submission, previous, self._journal, self._store)
         job = new_job(submission, self._new_id(), self._journal.now_ms())
         entry = JobEntry(StoredJob(job), self._journal)

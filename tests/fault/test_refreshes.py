@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 SOURCE, VIEW = ref("src"), ref("v")
 OUTPUT = pa.schema([("id", pa.int64()), ("part", pa.int64())])
 QUICK = RefreshOptions(concurrency=1, source_task_size=2)
+PARTITIONED = RefreshOptions(concurrency=1)
 WAIT_S = 60.0
 CODE = """
 import time
@@ -45,6 +46,22 @@ def chunker(seconds: float, **changes: Any) -> ViewDefinition:
     code = envelope("chunker", artifact={"encoding": "python-source", "data": source})
     query = "SELECT id, n FROM src"
     return check("chunker", query, encoded(OUTPUT), spec("chunker", code, **changes))
+
+
+def partitioned(folder: Path) -> ViewDefinition:
+    """A view whose code skips one partition until there is a file."""
+    source = f"""
+import os
+def expand(source):
+    rows = source.to_arrow()
+    if rows["n"][0].as_py() < 0 and not os.path.exists({str(folder / "now")!r}):
+        raise ValueError("not yet")
+    yield rows.rename_columns(["id", "part"])
+"""
+    code = envelope("udtf", artifact={"encoding": "python-source", "data": source})
+    policy = {"matchers": [{"action": "skip", "exceptions": ["ValueError"]}]}
+    record = spec("udtf", code, partition_by="n", error_handling=policy)
+    return check("udtf", "SELECT id, n FROM src", encoded(OUTPUT), record)
 
 
 def rows(first: int, count: int, n: int | None = None) -> pa.Table:
@@ -175,23 +192,26 @@ async def test_a_cancelled_refresh_leaves_the_last_rows(tmp_path: Path) -> None:
 
 
 async def test_failed_items_alone_are_computed_again(tmp_path: Path) -> None:
-    policy = {"matchers": [{"action": "skip", "exceptions": ["ValueError"]}]}
     async with serving(tmp_path) as server:
-        await make_table(server, SOURCE, rows(0, 4))
-        await server.insert_rows(SOURCE, None, InsertMode.APPEND, new_key(), ipc(rows(4, 1, -1)))
-        await server.create_view(VIEW, chunker(0, error_handling=policy), new_key())
-        job = await over(server, await server.refresh_view(VIEW, QUICK))
+        table = pa.table({"id": [1, 2, 3, 4], "n": [1, 1, 2, -1]})
+        await make_table(server, SOURCE, table)
+        await server.create_view(VIEW, partitioned(tmp_path), new_key())
+        job = await over(server, await server.refresh_view(VIEW, PARTITIONED))
         assert job.state is JobState.DONE and job.result is not None, job.failure
-        assert job.result.items_skipped == 1 and await shown(server) == wanted(range(4))
+        assert (job.result.items, job.result.items_skipped) == (3, 1)
+        assert await shown(server) == [(1, 1), (2, 1), (3, 2)]
         errors = (await server.job_errors(DATABASE, job.job_id, None, 10)).items
-        assert [(e.error.type, e.error.message) for e in errors] == [
-            ("ValueError", "n is negative")
-        ]
-        again = await over(server, await server.refresh_view(VIEW, QUICK, failed_only=True))
-        assert again.result is not None and again.result.items_skipped == 1, again.failure
-        events = (await server.job_events(DATABASE, again.job_id, 100)).items
-        assert any(f"{job.result.items - 1} of them done already" in e.message for e in events)
-        assert await shown(server) == wanted(range(4))
+        assert [(e.error.type, e.error.message) for e in errors] == [("ValueError", "not yet")]
+        (tmp_path / "now").touch()
+        # The source has not moved, so another refresh finds nothing to do.
+        same = await over(server, await server.refresh_view(VIEW, PARTITIONED))
+        assert same.result is not None and same.result.mode is RefreshMode.NO_OP
+        again = await server.refresh_view(VIEW, PARTITIONED, failed_only=True)
+        job = await over(server, again)
+        assert job.result is not None and job.result.items_skipped == 0, job.failure
+        assert await shown(server) == [(1, 1), (2, 1), (3, 2), (4, -1)]
+        events = (await server.job_events(DATABASE, again, 100)).items
+        assert any("2 of them done already" in event.message for event in events)
 
 
 async def test_a_view_that_is_dropped_takes_its_driver_with_it(tmp_path: Path) -> None:
