@@ -6,18 +6,20 @@ actors of the cluster.
 
 from collections.abc import Mapping, Sequence
 
-from actors.database import DatabaseCatalog
 from actors.distributed import DistributedReads
+from actors.jobs_model import EventPage, Job, JobItemError, JobPage
 from actors.model import (
     Assignment,
     Commit,
     Counted,
     CreatedTable,
     CreateMode,
+    DroppedTable,
     IndexStats,
     InsertItem,
     InsertMode,
     NewTable,
+    Page,
     Pin,
     RequestKey,
     ScanRequest,
@@ -30,9 +32,13 @@ from actors.ports import ArrowReader, CatalogOperations, RowStream
 from actors.reads import Reads
 from actors.tables import Tables
 from actors.uploads import Uploads
+from actors.view_catalog import ViewCatalog
+from actors.view_model import CreatedView, ViewDescription
+from actors.views import Views
 from cluster.clock import Clock, SystemClock
-from cluster.identifiers import TableRef
+from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Engine, Settings
+from udtf.refresh_model import RefreshOptions
 from udtf.spec import ViewDefinition
 
 
@@ -51,6 +57,7 @@ class Server:
         self._reads = Reads(settings, clock)
         self._tables = Tables(owners, self._reads.find_table, settings.actors, clock)
         self._uploads = Uploads(settings, self._reads, self._tables, owners)
+        self._views = Views(settings, owners, self._reads, self._uploads)
         self._distributed = distributed
 
     @staticmethod
@@ -79,7 +86,7 @@ class Server:
 
     def catalog(self, database: str) -> CatalogOperations:
         """The catalog of a database."""
-        return DatabaseCatalog(database, self._reads, self._owners.catalog(database))
+        return ViewCatalog(database, self._reads, self._owners.catalog(database), self._views)
 
     # --- making tables ----------------------------------------------------------------------------
 
@@ -93,12 +100,6 @@ class Server:
     ) -> CreatedTable:
         """Create from an Arrow stream."""
         return await self._uploads.create_table(database, table, mode, key, body)
-
-    async def create_view(
-        self, view: TableRef, definition: ViewDefinition, key: RequestKey
-    ) -> Commit:
-        """Create the table and the record of a view."""
-        return await self._uploads.create_view(view, definition, key)
 
     # --- writes -----------------------------------------------------------------------------------
 
@@ -225,3 +226,96 @@ class Server:
         """Version records."""
         records = await self._reads.list_versions(table, branch)
         return records[::-1] if descending else records
+
+    # --- views ------------------------------------------------------------------------------------
+
+    async def create_view(
+        self,
+        view: TableRef,
+        definition: ViewDefinition,
+        key: RequestKey,
+        *,
+        with_data: bool = False,
+        requested_by: str = "",
+    ) -> CreatedView:
+        """Create a materialized view."""
+        return await self._views.create(
+            view, definition, key, with_data=with_data, requested_by=requested_by
+        )
+
+    async def describe_view(self, view: TableRef) -> ViewDescription:
+        """What a view is, how current, and how its refreshes went."""
+        return await self._views.describe(view)
+
+    async def list_views(
+        self, database: str, namespace: ObjectId, page_token: str | None, limit: int | None
+    ) -> Page[str]:
+        """Names of the views directly inside `namespace`."""
+        return await self._views.names(database, namespace, page_token, limit)
+
+    async def drop_view(self, view: TableRef) -> DroppedTable:
+        """End a view's jobs and its schedule, forget its name and delete its data."""
+        return await self._views.drop(view)
+
+    async def refresh_view(
+        self,
+        view: TableRef,
+        options: RefreshOptions,
+        *,
+        cascade: bool = False,
+        failed_only: bool = False,
+        cluster: str | None = None,
+        idempotency_key: str | None = None,
+        requested_by: str = "",
+    ) -> str:
+        """Start a job that brings a view up to date; returns the job's id."""
+        return await self._views.refresh(
+            view,
+            options,
+            cascade=cascade,
+            failed_only=failed_only,
+            cluster=cluster,
+            idempotency_key=idempotency_key,
+            requested_by=requested_by,
+        )
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    async def list_jobs(self, database: str, page_token: str | None, limit: int) -> JobPage:
+        """Jobs of a database, newest first."""
+        jobs: JobPage = await self._owners.jobs().call("list", database, page_token, limit)
+        return jobs
+
+    async def describe_job(self, database: str, job_id: str) -> Job:
+        """The job as it is now."""
+        return await self._job("describe", database, job_id)
+
+    async def cancel_job(self, database: str, job_id: str) -> Job:
+        """Ask a job to end."""
+        return await self._job("cancel", database, job_id)
+
+    async def pause_job(self, database: str, job_id: str) -> Job:
+        """Stop a job after the items that are being done."""
+        return await self._job("pause", database, job_id)
+
+    async def resume_job(self, database: str, job_id: str) -> Job:
+        """Let a paused job go on."""
+        return await self._job("resume", database, job_id)
+
+    async def _job(self, method: str, database: str, job_id: str) -> Job:
+        job: Job = await self._owners.jobs().call(method, database, job_id)
+        return job
+
+    async def job_events(self, database: str, job_id: str, limit: int) -> EventPage:
+        """The newest events of a job, oldest first."""
+        events: EventPage = await self._owners.jobs().call("events", database, job_id, limit)
+        return events
+
+    async def job_errors(
+        self, database: str, job_id: str, page_token: str | None, limit: int
+    ) -> Page[JobItemError]:
+        """The work items of a job that failed or were skipped."""
+        errors: Page[JobItemError] = await self._owners.jobs().call(
+            "errors", database, job_id, page_token, limit
+        )
+        return errors

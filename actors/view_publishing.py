@@ -44,16 +44,11 @@ from udtf.refresh_model import PublishRequest
 from udtf.spec import SOURCE_ROW_ID
 from udtf.view_files import EVICTED_IDS, REFRESH_FOLDER
 from udtf.view_record import is_view
+from udtf.watermark import REFRESH_PROPERTY, drift_reason, stamp_of
 
 logger = logging.getLogger(__name__)
 
 ROWS_EVICTED_PROPERTY = "destrier.refresh.rows_evicted"
-
-# What LanceDB keeps of a refresh in the schema's metadata.
-SOURCE_VERSION = "mv.source_version"
-SOURCE_VERSION_TS = "mv.source_version_ts"
-VIEW_VERSION = "mv.view_version"
-REFRESHED_AT_MS = "mv.refreshed_at_ms"
 
 _Ids = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -123,8 +118,6 @@ def _checked(view: View, dataset: Any, request: PublishRequest) -> list[Any]:
         raise ConcurrentModification(
             f"the columns of view {view.id} changed while it was refreshed; refresh it again"
         )
-    from udtf.watermark import drift_reason
-
     drift = None if request.replace_all else drift_reason(dataset)
     if drift is not None:
         raise ConcurrentModification(
@@ -181,8 +174,6 @@ def _commit(
     fragments: Sequence[Any],
     eviction: _Eviction,
 ) -> Commit:
-    from udtf.watermark import REFRESH_PROPERTY
-
     rewrite = staging.StagedRewrite(
         read_version=int(dataset.version),
         seen=frozenset(),
@@ -237,14 +228,8 @@ def _stamp(view: View, dataset: Any, request: PublishRequest, answer: Commit) ->
     if int(dataset.version) != answer.version:
         # It is stamped, or another program has written since and its state is not the refresh's.
         return
-    mark = request.watermark
-    updates = {
-        SOURCE_VERSION: str(mark.source_version),
-        SOURCE_VERSION_TS: str(mark.source_version_ts),
-        # The version that this very commit makes: LanceDB takes any other for drift.
-        VIEW_VERSION: str(answer.version + 1),
-        REFRESHED_AT_MS: str(mark.refreshed_at_ms),
-    }
+    # The version that this very commit makes: LanceDB takes any other for drift.
+    updates = stamp_of(request.watermark, answer.version + 1)
     operation = lance.LanceOperation.UpdateConfig(
         schema_metadata_updates=lance.LanceOperation.UpdateMap(updates=updates, replace=False)
     )

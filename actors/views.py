@@ -28,6 +28,7 @@ from actors.model import (
 )
 from actors.owners import Owners
 from actors.reads import Reads
+from actors.sql import prepare_expression
 from actors.uploads import Uploads
 from actors.view_model import CreatedView, ViewDescription, ViewLag
 from actors.view_requests import check_cluster, check_options, check_pins
@@ -145,19 +146,11 @@ class Views:
     ) -> None:
         dataset = self._reads.open(record, Pin(query.branch, query.version, query.tag))
         try:
-            bound = bind(query, dataset, definition, self._settings.limits)
+            bind(query, dataset, definition, self._settings.limits, prepare_expression)
         except DestrierError:
             raise
         except Exception as error:
             raise translate(error, context="expression") from error
-        names = [name for name, _ in bound.columns]
-        wanted = (definition.udtf.input_columns if definition.udtf else None) or ()
-        for name in wanted:
-            if name not in names:
-                raise InvalidInput(
-                    f"udtf_spec.input_columns: the source query has no column {name!r}; it has"
-                    f" {', '.join(map(repr, names))}"
-                )
 
     async def drop(self, view: TableRef) -> DroppedTable:
         """End a view's jobs and its schedule, then drop its table."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from udtf.checked import canonical_json
 from udtf.history import NEUTRAL, Step, Unreadable, around, read_step, same_columns, same_rows
 from udtf.refresh_model import Watermark
 from udtf.sources import definition_sha
@@ -55,6 +56,18 @@ class _Stamp:
             watermark.source_version,
             watermark.source_version_ts,
         )
+
+
+def stamp_of(watermark: Watermark, view_version: int) -> dict[str, str]:
+    """What the schema's metadata are to say of a refresh; `view_version` is the view's version that
+    says it."""
+    return {
+        _SOURCE_VERSION: str(watermark.source_version),
+        _SOURCE_VERSION_TS: str(watermark.source_version_ts),
+        _VIEW_VERSION: str(view_version),
+        _REFRESHED_AT_MS: str(watermark.refreshed_at_ms),
+        REFRESH_STAMP: canonical_json(watermark.to_json()),
+    }
 
 
 def read_watermark(view: Any) -> tuple[Watermark, int] | None:

@@ -385,14 +385,15 @@ async def test_create_modes(server: Server) -> None:
 async def test_rows_of_a_view_are_not_written(server: Server) -> None:
     definition = check_view_definition(
         "query",
-        "SELECT id FROM t",
+        "SELECT id FROM src",
         base64.b64encode(pa.schema([("id", pa.int64())]).serialize()).decode(),
         None,
         None,
         LimitSettings(),
         ViewSettings(),
     )
-    assert (await server.create_view(T, definition, new_key())).version == 1
+    await make_table(server, ref("src"), ROWS)
+    assert (await server.create_view(T, definition, new_key())).commit.version == 1
     with pytest.raises(TableAlreadyExists):
         await server.create_view(T, definition, new_key())
     for write in (
