@@ -177,6 +177,12 @@ def scribble():
             "ProcessCrashed",
             "closed its pipes",
         ),
+        (
+            "os.kill(os.getppid(), 9)\n    while True: pass",
+            "crash",
+            "ProcessCrashed",
+            "closed its pipes and was killed",
+        ),
         ("scribble()", "crash", "ProcessCrashed", "something else than rows"),
     ],
 )
@@ -224,10 +230,10 @@ def test_run_after_a_crash_starts_a_new_process() -> None:
 def test_item_that_takes_too_long_is_killed(body: str) -> None:
     source = f"def code(source):\n    print('waiting')\n    {body}\n    yield rows(1)"
     started = time.monotonic()
-    failed = failure(source, item_timeout_s=0.5)
+    failed = failure(source, item_timeout_s=1.5)
     assert time.monotonic() - started < 10
     assert (failed.error.kind, failed.error.type) == ("timeout", "TimeoutError")
-    assert "longer than 0.5 s (views.item_timeout_s)" in failed.error.message
+    assert "longer than 1.5 s (views.item_timeout_s)" in failed.error.message
     assert "waiting" in failed.error.traceback
     assert "OSError" in failed.bases
 
