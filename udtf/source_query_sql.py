@@ -178,7 +178,8 @@ def _find_from(tokens: Sequence[Token]) -> int:
 def _is_name(token: Token) -> bool:
     if token.token_type is TokenType.IDENTIFIER:
         return bool(token.text)
-    return token.text.isidentifier() and token.text.upper() not in _CLAUSES
+    is_word = token.token_type is not TokenType.STRING and token.text.isidentifier()
+    return is_word and token.text.upper() not in _CLAUSES
 
 
 def _table(tokens: Sequence[Token]) -> tuple[tuple[str, ...], Sequence[Token]]:
