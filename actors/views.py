@@ -44,16 +44,11 @@ from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
 from udtf.manifest import parse_manifest
 from udtf.refresh_model import RefreshOptions, Watermark
-from udtf.source_query import RecognisedQuery, lancedb_query, recognise
+from udtf.source_query import RecognisedQuery, lancedb_query, recognise, why_not
 from udtf.sources import bind
 from udtf.spec import ViewDefinition, check_code_allowed
 from udtf.view_record import LANCEDB_DEFINITION, is_view, stored_view
 from udtf.watermark import drift_reason, read_watermark
-
-_NOT_RECOGNISED = (
-    "the source_query is of no form that this server executes; use SELECT columns FROM table"
-    " [WHERE predicate] [LIMIT n], or a document of the format lance-mv-query"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +120,11 @@ class Views:
             parse_manifest(definition.udtf.manifest, self._settings.views)
         query = recognise(definition.source_query)
         if query is None:
+            reason = why_not(definition.source_query)
             if with_data:
-                raise InvalidInput(f"{_NOT_RECOGNISED}; or create the view with_no_data")
+                raise InvalidInput(f"{reason}; or create the view with_no_data")
             if definition.auto_refresh:
-                raise InvalidInput(f"auto_refresh: {_NOT_RECOGNISED}")
+                raise InvalidInput(f"auto_refresh: {reason}")
             return
         source = TableRef(view.database, ObjectId.of(query.source_id))
         if source.id == view.id:
@@ -215,7 +211,8 @@ class Views:
         )
         description = replace(description, history=history)
         if description.source is None:
-            return replace(description, refreshable=False, reason=_NOT_RECOGNISED)
+            reason = why_not(stored.definition.source_query)
+            return replace(description, refreshable=False, reason=reason)
         try:
             check_code_allowed(stored.definition, self._settings.views)
             latest = await self._owned.source_version(view)
@@ -288,7 +285,8 @@ class Views:
     ) -> RecognisedQuery:
         query = stored.query
         if query is None:
-            raise InvalidInput(f"view {view.id} cannot be refreshed: {_NOT_RECOGNISED}")
+            reason = why_not(stored.definition.source_query)
+            raise InvalidInput(f"view {view.id} cannot be refreshed: {reason}")
         check_code_allowed(stored.definition, self._settings.views)
         check_options(options, stored.definition, self._settings)
         check_pins(options, query, view.id)

@@ -10,6 +10,7 @@ import lancedb
 import pyarrow as pa
 import pytest
 
+from actors import lance_store, view_publishing
 from actors.model import Assignment, InsertMode
 from cluster.errors import (
     ConcurrentModification,
@@ -194,6 +195,34 @@ async def test_rows_that_another_program_changed_are_not_taken_for_the_refreshs(
     (await server.dataset(VIEW)).delete("id = 2")
     with pytest.raises(ConcurrentModification, match="view v changed"):
         await server.on_table(VIEW, "publish_view", asked)
+    await fill(server, "third")
+    assert await ids(server) == [1, 2, 4]
+    assert drift_reason(await server.dataset(VIEW)) is None
+
+
+@pytest.mark.parametrize("replace_all", [True, False])
+async def test_rows_that_another_program_adds_at_the_same_moment_are_noticed(
+    server: ViewServer, monkeypatch: pytest.MonkeyPatch, *, replace_all: bool
+) -> None:
+    await fill(server)
+    source = await server.dataset(SOURCE)
+    uri = await server.uri(VIEW)
+    asked = request(uri, source, [], job_id="second", evict=None if replace_all else [0])
+    with monkeypatch.context() as patch:
+
+        def late(*arguments: Any) -> Any:
+            patch.setattr(view_publishing, "commit", lance_store.commit)
+            foreign = {"id": 9, "twice": 9, "__source_row_id": 10**6}
+            lance.write_dataset(
+                pa.Table.from_pylist([foreign], lance.dataset(uri).schema), uri, mode="append"
+            )
+            return lance_store.commit(*arguments)
+
+        patch.setattr(view_publishing, "commit", late)
+        await server.on_table(VIEW, "publish_view", asked)
+    assert 9 in await ids(server)
+    assert drift_reason(await server.dataset(VIEW)) is not None
+    assert read_watermark(await server.dataset(VIEW)) is None
     await fill(server, "third")
     assert await ids(server) == [1, 2, 4]
     assert drift_reason(await server.dataset(VIEW)) is None
