@@ -198,8 +198,6 @@ def _host(
             start_timeout_s=views.code_start_timeout_s,
             item_timeout_s=views.item_timeout_s,
             output_bytes_max=views.code_output_bytes_max,
-            # What a manifest may set; Ray has set it in the worker's environment.
-            variables=views.environment_variables,
             variables=_variables(_manifest(task, definition), views),
         )
     return HostSpec(
