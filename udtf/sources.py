@@ -112,11 +112,13 @@ def bind(
     named = _columns(query, dataset.schema, definition)
     _check_names(named)
     safe = {name: _safe(f"column {name!r}", sql, dataset, limits, check) for name, sql in named}
+    if not any(item.columns for item in safe.values()):
+        raise InvalidInput("the source query reads no column; name one of the source's")
     schema = _projected(dataset, {name: item.sql for name, item in safe.items()})
     condition = None
     if query.filter is not None:
         condition = _safe(_FILTER, query.filter, dataset, limits, check)
-        _check_filter(dataset, condition.sql)
+        _check_filter(dataset, condition)
     used = set(schema.names)
     if definition is not None:
         used = _check_definition(definition, schema)
@@ -259,20 +261,24 @@ def _projected(dataset: Any, columns: Mapping[str, str]) -> pa.Schema:
 
 def _field(dataset: Any, what: str, name: str, sql: str) -> pa.Field:
     try:
-        return dataset.scanner(columns={name: sql}).projected_schema.field(name)
+        # With the row id, because Lance refuses to compute a constant alone.
+        scanner = dataset.scanner(columns={name: sql}, with_row_id=True)
+        return scanner.projected_schema.field(name)
     except (ValueError, OSError, pa.ArrowException) as error:
         raise InvalidInput(f"{what} of the source query: {_reason(error)}") from None
 
 
-def _check_filter(dataset: Any, sql: str) -> None:
-    found = _field(dataset, _FILTER, "keep", sql).type
+def _check_filter(dataset: Any, condition: SafeSql) -> None:
+    found = _field(dataset, _FILTER, "keep", condition.sql).type
     if found != pa.bool_():
         raise InvalidInput(
             f"the filter of the source query is {found}, not boolean; compare with something"
         )
+    if not condition.columns:
+        raise InvalidInput("the filter of the source query reads no column; leave it out")
     try:
         # A scan reads it by rules of its own.
-        dataset.scanner(columns=[], with_row_id=True, filter=sql).explain_plan()
+        dataset.scanner(columns=[], with_row_id=True, filter=condition.sql).explain_plan()
     except (ValueError, OSError, pa.ArrowException) as error:
         raise InvalidInput(f"{_FILTER} of the source query: {_reason(error)}") from None
 
