@@ -17,7 +17,7 @@ from typing import Any
 
 import daft
 
-from udtf.host import HostSpec
+from udtf.host import HostSpec, ItemHost
 from udtf.items import WorkItem
 from udtf.plan_worker import STATUS, WORKER, PlanWorker
 from udtf.refresh_model import ItemStatus, Runner
@@ -57,6 +57,11 @@ def run_items(
 
     Daft waits without end for a worker that has died on Ray: the caller's caller sets a deadline.
     """
+    if spec.code is None and len(items) == 1:
+        # Daft and its workers take longer to start than one scan of Lance's, which runs no code
+        # of anyone's.
+        report_status(ItemHost(spec).run(items[0]))
+        return
     rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
     plan = _plan(items, spec, pool)
     # Closing Daft's iterator waits until every item is done; so a thread that nobody waits for

@@ -198,6 +198,7 @@ def _host(
             start_timeout_s=views.code_start_timeout_s,
             item_timeout_s=views.item_timeout_s,
             output_bytes_max=views.code_output_bytes_max,
+            # Ray has set them in the worker's environment.
             variables=_variables(_manifest(task, definition), views),
         )
     return HostSpec(

@@ -70,7 +70,10 @@ class Lab:
     """A source table and at most one view of it."""
 
     folder: Path
-    settings: Settings = field(default_factory=Settings)
+    # Workers take longer to start than these refreshes need one for.
+    settings: Settings = field(
+        default_factory=lambda: Settings.model_validate({"views": {"concurrency": 1}})
+    )
     runner: Runner = Runner.NATIVE
     notes: Notes = field(default_factory=Notes)
     _jobs: int = 0

@@ -169,7 +169,8 @@ def test_a_limited_query_view_is_computed_whole(lab: Lab) -> None:
 def test_a_chunker_view_follows_its_source(lab: Lab) -> None:
     lab.write_source(texts(0, 40), 15)
     lab.code("chunker", SPLIT, WORDS, input_columns=["text"])
-    assert lab.sorted_rows(source_task_size=7) == expected_words(lab)
+    assert lab.sorted_rows(source_task_size=7, concurrency=2) == expected_words(lab)
+    assert max(lab.notes.active) == 2
     assert sorted(status.rows_in for status in lab.notes.items) == [5, 7, 7, 7, 7, 7]
 
     lab.source.update({"text": "'new words'"}, where="id IN (1, 3)")
@@ -216,7 +217,7 @@ def expand(batch):
     words = [f"{batch['id'][n].as_py()}!" for n in parents]
     return pa.RecordBatch.from_pydict({"word": words, "parent": pa.array(parents, pa.int32())})
 """
-    lab.settings = Settings.model_validate({"views": {"batch_rows": 4}})
+    lab.settings = Settings.model_validate({"views": {"batch_rows": 4, "concurrency": 1}})
     lab.write_source(texts(0, 10))
     lab.code("chunker", code, WORDS, batch=True)
     expected = [(n, f"{n}!", index) for n in range(10) for index in (0, 1)]
