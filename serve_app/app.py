@@ -22,6 +22,7 @@ from serve_app.routers import (
     columns,
     enterprise,
     indexes,
+    jobs,
     namespaces,
     rows,
     tables,
@@ -44,6 +45,7 @@ ROUTERS = (
     branches.router,
     transactions.router,
     views.router,
+    jobs.router,
     enterprise.router,
 )
 

@@ -38,6 +38,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId, TableRef
 from serve_app.auth import Caller, Grant
+from tests.http.fake_views import FakeViews
 
 ROOT = ObjectId(())
 
@@ -109,13 +110,14 @@ class FakeRows:
             self.is_closed = True
 
 
-class FakeServer:
+class FakeServer(FakeViews):
     """A server of tables that remembers how it was called.
 
     `calls` holds (method, arguments) in order; an entry of `failures` is raised by that method.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.failures: dict[str, Exception] = {}
         self.catalogs: dict[str, FakeCatalog] = {}
@@ -260,10 +262,6 @@ class FakeServer:
         self.saw("list_versions", table, branch, descending)
         self._find(table)
         return self.versions[::-1] if descending else self.versions
-
-    async def create_view(self, view: TableRef, definition: Any, key: RequestKey) -> Commit:
-        self.saw("create_view", view, definition, key)
-        return Commit(1, "txn-view")
 
     async def delete_versions(
         self, table: TableRef, branch: str | None, ranges: Sequence[VersionRange]

@@ -1,19 +1,17 @@
 """Materialized views over HTTP."""
 
-import base64
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from cluster.errors import TableAlreadyExists
 from cluster.identifiers import TableRef
 from tests.http.conftest import HttpClient, assert_problem
 from tests.http.fakes import table_id
+from tests.http.view_values import OUTPUT_SCHEMA
 from udtf.spec import ViewKind
 
-SCHEMA = base64.b64encode(pa.schema({"x": pa.int64()}).serialize().to_pybytes()).decode()
-QUERY = {"kind": "query", "source_query": "SELECT x FROM t", "output_schema": SCHEMA}
+QUERY = {"kind": "query", "source_query": "SELECT x FROM t", "output_schema": OUTPUT_SCHEMA}
 URL = "/v1/materialized_view/ns$v/create"
 
 
@@ -24,8 +22,8 @@ URL = "/v1/materialized_view/ns$v/create"
 def test_view_is_created_empty(client: HttpClient, extra: dict[str, Any]) -> None:
     response = client.post(URL, {**QUERY, **extra})
     assert (response.status_code, response.json()) == (200, {"version": 1})
-    view, definition, _ = client.server.called("create_view")
-    assert view == TableRef("default", table_id("ns", "v"))
+    view, definition, _, with_data, _ = client.server.called("create_view")
+    assert (view, with_data) == (TableRef("default", table_id("ns", "v")), False)
     assert (definition.kind, definition.source_query) == (ViewKind.QUERY, "SELECT x FROM t")
 
 
@@ -35,9 +33,12 @@ def test_generated_clients_get_201(client: HttpClient) -> None:
     assert (response.status_code, response.json()) == (201, {"version": 1})
 
 
-def test_refresh_at_creation_is_not_built(client: HttpClient) -> None:
-    assert_problem(client.post(URL, {**QUERY, "with_no_data": False}), 406, 0, "refresh")
-    assert client.server.calls == []
+def test_view_is_filled_if_asked_to(client: HttpClient) -> None:
+    response = client.post(URL, {**QUERY, "with_no_data": False})
+    assert (response.status_code, response.json()) == (200, {"version": 1, "job_id": "job-1"})
+    assert client.server.called("create_view")[3:] == (True, "caller-admin")
+    headers = {"user-agent": "OpenAPI-Generator/0.13.0/python"}
+    assert client.post(URL, {**QUERY, "with_no_data": False}, headers=headers).status_code == 201
 
 
 @pytest.mark.parametrize("missing", ["kind", "source_query", "output_schema"])
@@ -71,7 +72,7 @@ def test_taken_name_is_a_conflict(client: HttpClient) -> None:
 
 @pytest.mark.parametrize("kind", ["udtf", "chunker", "scalar_udtf"])
 def test_code_takes_a_right_of_its_own(client: HttpClient, kind: str) -> None:
-    client.authenticator.add("writer", "write:*")
+    client.authenticator.add("writer", "write+read:*")
     assert client.post(URL, QUERY, key="writer").status_code == 200
     response = client.post(URL, {**QUERY, "kind": kind}, key="writer")
     assert_problem(response, 403, 15, "'execute_code'")
@@ -80,6 +81,17 @@ def test_code_takes_a_right_of_its_own(client: HttpClient, kind: str) -> None:
 def test_view_needs_the_right_to_write(client: HttpClient) -> None:
     client.authenticator.add("reader", "read+list+alter:*")
     assert_problem(client.post(URL, QUERY, key="reader"), 403, 15, "'write'")
+
+
+def test_view_needs_the_right_to_read_its_source(client: HttpClient) -> None:
+    client.authenticator.add("writer", "write:*", "read:default/u")
+    assert_problem(client.post(URL, QUERY, key="writer"), 403, 15, "'read'", "default/t")
+    assert client.server.calls == []
+    other = {**QUERY, "source_query": "SELECT x FROM u"}
+    assert client.post(URL, other, key="writer").status_code == 200
+    # What is read is not known, and will never be.
+    opaque = {**QUERY, "source_query": "whatever"}
+    assert client.post(URL, opaque, key="writer").status_code == 200
 
 
 def test_root_is_no_view(client: HttpClient) -> None:
