@@ -110,7 +110,8 @@ class Journal:
                 return
             try:
                 await self._lane.run(self._store.write, batch)
-            except DestrierError:
+            except (DestrierError, asyncio.CancelledError):
+                # Whoever flushes next waits for it; what is written twice counts once.
                 self._put_back(batch)
                 raise
 
