@@ -112,9 +112,9 @@ def bind(
     named = _columns(query, dataset.schema, definition)
     _check_names(named)
     safe = {name: _safe(f"column {name!r}", sql, dataset, limits, check) for name, sql in named}
+    schema = _projected(dataset, {name: item.sql for name, item in safe.items()})
     if not any(item.columns for item in safe.values()):
         raise InvalidInput("the source query reads no column; name one of the source's")
-    schema = _projected(dataset, {name: item.sql for name, item in safe.items()})
     condition = None
     if query.filter is not None:
         condition = _safe(_FILTER, query.filter, dataset, limits, check)

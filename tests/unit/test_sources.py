@@ -132,6 +132,8 @@ def test_star_of_a_query_view_is_what_it_was_at_creation(source: Any) -> None:
         ("SELECT id FROM s WHERE d < current_date", "current_date"),
         ("SELECT id FROM s WHERE v + 1", "filter of the source query is double, not boolean"),
         ("SELECT id FROM s WHERE NULL", "filter of the source query is null, not boolean"),
+        ("SELECT id FROM s WHERE 1 = 1", "filter of the source query reads no column"),
+        ("SELECT 1 AS one FROM s", "the source query reads no column"),
         ("SELECT id FROM s WHERE nope > 1", "filter of the source query: .*nope"),
         ("SELECT id, v AS id FROM s", "two columns 'id'"),
         ("SELECT id AS __source_row_id FROM s", "a name that views need"),
@@ -199,15 +201,14 @@ def test_definition_sha_is_of_what_rows_depend_on() -> None:
     base = definition_sha(check("chunker", udtf_spec=spec("chunker")))
     same = spec("chunker", num_cpus=2.0, memory=1 << 30)
     assert definition_sha(check("chunker", udtf_spec=same, auto_refresh=True)) == base
+    only_id = encoded(pa.schema([("id", I64)]))
     others = [
         check("udtf", udtf_spec=spec("udtf")),
         check("chunker", "SELECT id FROM docs", udtf_spec=spec("chunker")),
         check("chunker", udtf_spec=spec("chunker", input_columns=["id"])),
         check("chunker", udtf_spec=spec("chunker", udtf_version="2")),
-        check("chunker", udtf_spec=spec("chunker", error_handling={"default": "skip"})),
-        check(
-            "chunker", output_schema=encoded(pa.schema([("id", I64)])), udtf_spec=spec("chunker")
-        ),
+        check("udtf", udtf_spec=spec("udtf", error_handling={"default": "skip"})),
+        check("chunker", output_schema=only_id, udtf_spec=spec("chunker")),
     ]
     found = {definition_sha(definition) for definition in others}
     assert len(found) == len(others)
@@ -245,9 +246,7 @@ def test_pins_that_are_not_there_are_named(source: Any) -> None:
 
 def test_timestamp_is_of_the_version_and_exact(source: Any) -> None:
     source.delete("id = 1")
-    stamps = [
-        version_timestamp(open_source(SourceLocation((), source.uri, None, n), None))
-        for n in (1, 2)
-    ]
+    versions = [SourceLocation((), source.uri, version=number) for number in (1, 2)]
+    stamps = [version_timestamp(open_source(version, None)) for version in versions]
     assert stamps == [item["timestamp"] for item in source._ds.versions()]
     assert stamps[0] < stamps[1]
