@@ -1,103 +1,158 @@
-"""A refresh whose owners, driver and workers are all on Ray, and the end of its owner's process."""
+"""Refreshes on a Ray with logical GPUs: the same rows, by workers that have what they ask for."""
 
-import asyncio
-import uuid
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pyarrow as pa
 import pytest
 
-from actors.jobs_model import Job, JobState
-from actors.model import LATEST, ScanRequest
-from actors.server import Server
-from cluster.settings import Settings
-from tests.contract.domain import DATABASE, make_settings, make_table, new_key, ref
-from tests.contract.ray_cluster import end_owners, own_ray
-from tests.unit.view_requests import check, encoded, envelope, spec
-from udtf.refresh_model import RefreshOptions
-from udtf.spec import ViewDefinition
+from tests.contract.ray_cluster import own_ray
+from tests.unit.refresh_lab import Lab
+from udtf.refresh import RefreshFailed
+from udtf.refresh_model import ItemState, Runner
+from udtf.resources import ImpossibleResources
 
-pytestmark = [pytest.mark.cluster, pytest.mark.anyio, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
-SOURCE, VIEW = ref("src"), ref("v")
-OUTPUT = pa.schema([("id", pa.int64())])
-ROWS = pa.table({"id": list(range(10))})
-CODE = """
-import time
-def expand(id):
-    time.sleep(0.4)
-    yield {"id": id * 10}
+CPUS, GPUS = 2, 2
+MEMORY = 100 << 20
+SEEN = pa.schema([("id", pa.int64()), ("gpus", pa.string()), ("pid", pa.int64())])
+# Slow enough for both workers to get some.
+LOOK = """
+import os, time
+import pyarrow as pa
+
+def expand(source):
+    time.sleep(0.5)
+    rows = source.to_arrow()["id"].to_pylist()
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "none")
+    yield pa.RecordBatch.from_pydict({
+        "id": rows, "gpus": [gpus] * len(rows), "pid": [os.getpid()] * len(rows)
+    })
 """
-WAIT_S = 120.0
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[None]:
-    with own_ray():
-        yield
+def ray() -> Iterator[Any]:
+    """A Ray that believes in two GPUs."""
+    variable = "RAY_OVERRIDE_RESOURCES"
+    os.environ[variable] = f'{{"CPU": {CPUS}, "GPU": {GPUS}}}'
+    try:
+        with own_ray():
+            import ray
+
+            yield ray
+    finally:
+        del os.environ[variable]
 
 
 @pytest.fixture
-def settings(ray: None, tmp_path: Path) -> Iterator[Settings]:
-    settings = make_settings(
-        tmp_path / "root",
-        jobs={"flush_interval_s": 0.1},
-        ray={"namespace": f"test-{uuid.uuid4().hex[:12]}"},
+def lab(ray: Any, tmp_path: Path) -> Lab:
+    return Lab(tmp_path, runner=Runner.RAY)
+
+
+class Holder:
+    """Has a GPU for as long as it lives."""
+
+    def ping(self) -> None:
+        """Answer."""
+
+
+class Usage:
+    """The most that was in use at a time, by names of resources, while the block ran."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self.most: dict[str, float] = {}
+
+    def __enter__(self) -> "Usage":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        total = self._ray.cluster_resources()
+        while not self._ended.wait(0.1):
+            free = self._ray.available_resources()
+            for name in ("CPU", "GPU", "memory"):
+                used = total[name] - free.get(name, 0.0)
+                self.most[name] = max(self.most.get(name, 0.0), used)
+
+
+def write_rows(lab: Lab, rows: int = 6) -> None:
+    lab.write_source(pa.table({"id": range(rows), "text": [f"a{n} b{n}" for n in range(rows)]}), 4)
+
+
+def test_workers_have_the_gpus_the_cpus_and_the_memory_that_they_ask_for(
+    ray: Any, lab: Lab
+) -> None:
+    write_rows(lab)
+    lab.code("udtf", LOOK, SEEN, partition_by="id", num_cpus=0.5, num_gpus=1, memory=MEMORY)
+    with Usage(ray) as usage:
+        rows = lab.refresh(concurrency=4)
+    assert sorted(rows.column("id").to_pylist()) == list(range(6))
+    # Four were wanted; the GPUs are enough for two, each of which sees its own.
+    assert set(rows.column("gpus").to_pylist()) == {"0", "1"}
+    assert len(set(rows.column("pid").to_pylist())) == 2
+    assert usage.most == pytest.approx({"CPU": 1.0, "GPU": 2.0, "memory": 2.0 * MEMORY}, rel=0.01)
+
+
+def test_a_chunker_view_and_its_increments_are_the_same_on_ray(lab: Lab) -> None:
+    code = "def expand(text):\n    for word in text.split():\n        yield {'word': word}\n"
+    write_rows(lab, 20)
+    lab.code(
+        "chunker",
+        code,
+        pa.schema([("id", pa.int64()), ("word", pa.string())]),
+        input_columns=["text"],
+        num_cpus=0.5,
     )
-    yield settings
-    end_owners(settings)
+    expected = {(n, f"{letter}{n}", index) for n in range(20) for index, letter in enumerate("ab")}
+    assert set(lab.sorted_rows(source_task_size=3)) == expected
+    lab.source.update({"text": "'new'"}, where="id = 3")
+    assert set(lab.sorted_rows()) == {row for row in expected if row[0] != 3} | {(3, "new", 0)}
+    assert lab.notes.mode == "incremental"
 
 
-def chunker() -> ViewDefinition:
-    code = envelope("chunker", artifact={"encoding": "python-source", "data": CODE})
-    record = spec("chunker", code, num_cpus=0.5, memory=512 << 20)
-    return check("chunker", "SELECT id FROM src", encoded(OUTPUT), record)
+def test_a_query_view_is_the_same_on_ray(lab: Lab) -> None:
+    write_rows(lab, 10)
+    lab.query("SELECT id FROM source WHERE id >= 5", pa.schema([("id", pa.int64())]))
+    assert [row[0] for row in lab.sorted_rows()] == [5, 6, 7, 8, 9]
 
 
-async def until(server: Server, job_id: str, items: int | None) -> Job:
-    """Wait until so many items are done; None is the end."""
-    for _ in range(int(WAIT_S * 10)):
-        job = await server.describe_job(DATABASE, job_id)
-        if job.state.is_over if items is None else job.metric("items_done") >= items:
-            return job
-        assert not job.state.is_over, job
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"never so far: {job}")
+def test_a_partition_whose_process_dies_fails_and_holds_nothing_up(ray: Any, lab: Lab) -> None:
+    write_rows(lab)
+    code = LOOK.replace("time.sleep(0.5)", "os._exit(3)")
+    lab.code("udtf", code, SEEN, partition_by="id", num_cpus=0.5)
+    with pytest.raises(RefreshFailed, match="id = "):
+        lab.compute()
+    error = next(s.error for s in lab.notes.items if s.state is ItemState.FAILED)
+    assert error is not None
+    assert error.kind == "crash"
 
 
-def below(name: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if name in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+def test_a_refresh_waits_for_what_others_use_and_says_so(ray: Any, lab: Lab) -> None:
+    write_rows(lab)
+    lab.code("udtf", LOOK, SEEN, num_cpus=0.5, num_gpus=GPUS)
+    holder = ray.remote(num_cpus=0, num_gpus=1)(Holder).remote()
+    ray.get(holder.ping.remote())
+    timer = threading.Timer(2.5, ray.kill, [holder])
+    timer.start()
+    assert lab.refresh().num_rows == 6
+    timer.join()
+    assert "2 GPUs, which other work uses" in str(lab.notes.waits[0])
 
 
-async def test_a_refresh_outlives_the_owner_of_jobs(settings: Settings) -> None:
-    server = Server.on_ray(settings)
-    await make_table(server, SOURCE, ROWS)
-    await server.create_view(VIEW, chunker(), new_key())
-    options = RefreshOptions(concurrency=1, source_task_size=2)
-    job_id = await server.refresh_view(VIEW, options)
-    await until(server, job_id, 2)
-    driver = below("actors.view_driver")
-    assert len(driver) == 2
-    (owner,) = below("ray::JobProcess")
-    owner.kill()
-    job = await until(server, job_id, None)
-    assert job.state is JobState.DONE, job.failure
-    assert (job.attempt, job.metric("items_done")) == (2, 5)
-    stream = await server.scan(VIEW, LATEST, ScanRequest(), None)
-    ids = [row["id"] for batch in stream.batches() for row in batch.to_pylist()]
-    assert sorted(ids) == [10 * number for number in range(10)]
-    assert below("actors.view_driver") == []
+def test_what_no_machine_has_is_refused_at_once(lab: Lab) -> None:
+    write_rows(lab)
+    lab.code("udtf", LOOK, SEEN, num_gpus=GPUS + 1)
+    with pytest.raises(ImpossibleResources, match="3 GPUs"):
+        lab.compute()
