@@ -16,8 +16,10 @@ LIMIT_MAX = 2**63 - 1
 _OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})
 _CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET})
 _CLAUSES = frozenset(
-    "SELECT FROM WHERE LIMIT OFFSET GROUP ORDER HAVING UNION INTERSECT EXCEPT JOIN ON USING AS"  # noqa: SIM905
-    " DISTINCT WINDOW QUALIFY WITH LATERAL INNER LEFT RIGHT FULL CROSS NATURAL TABLESAMPLE".split()
+    (  # noqa: SIM905  (words read better than lines)
+        "SELECT FROM WHERE LIMIT OFFSET GROUP ORDER HAVING UNION INTERSECT EXCEPT JOIN ON USING AS"
+        " DISTINCT WINDOW QUALIFY WITH LATERAL INNER LEFT RIGHT FULL CROSS NATURAL TABLESAMPLE"
+    ).split()
 )
 # Beginnings of clauses as sqlglot reads them: none stands inside an expression.
 _OTHER_CLAUSES = frozenset(
@@ -25,9 +27,11 @@ _OTHER_CLAUSES = frozenset(
 )
 # What gives another answer each time, or one that depends on the program and not on the row.
 VOLATILE = frozenset(
-    "random rand uuid gen_random_uuid now today current_date current_time current_timestamp"  # noqa: SIM905
-    " localtime localtimestamp current_user current_schema current_catalog current_database"
-    " version arrow_typeof arrow_field arrow_metadata".split()
+    (  # noqa: SIM905
+        "random rand uuid gen_random_uuid now today current_date current_time current_timestamp"
+        " localtime localtimestamp current_user current_schema current_catalog current_database"
+        " version arrow_typeof arrow_field arrow_metadata"
+    ).split()
 )
 # Those of them that stand without parentheses.
 _BARE_VOLATILE = frozenset(
