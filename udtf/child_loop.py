@@ -38,7 +38,8 @@ def serve(reading: int, writing: int) -> NoReturn:
         os.set_inheritable(descriptor, False)
     # What is printed before a crash is to be seen.
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(line_buffering=True, errors="backslashreplace")
     faulthandler.enable(all_threads=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     pipes = _Pipes(reading, writing)
