@@ -25,6 +25,7 @@ from cluster.errors import (
     OutcomeUnknown,
     ServiceUnavailable,
     Throttling,
+    Unsupported,
 )
 from cluster.settings import Settings
 from udtf.refresh_model import (
@@ -173,15 +174,18 @@ class EnvironmentNotMade(Exception):
 
 def _set_up_runner(task: Mapping[str, Any]) -> None:
     """Join the cluster, with the environment of the view's manifest."""
+    from udtf.manifest import parse_manifest, runtime_env
+
+    manifest = _manifest(task)
+    environment = {}
+    if manifest is not None:
+        environment = runtime_env(parse_manifest(manifest, _settings(task).views))
     if task["runner"] != Runner.RAY:
+        if environment.keys() - {"env_vars"}:
+            raise Unsupported("the manifest brings software, which takes a Ray cluster to run in")
         return
     import ray
 
-    from udtf.manifest import parse_manifest, runtime_env
-
-    settings = _settings(task)
-    manifest = _manifest(task)
-    environment = {} if manifest is None else runtime_env(parse_manifest(manifest, settings.views))
     try:
         ray.init(
             address=task["ray_address"],
