@@ -44,7 +44,7 @@ from udtf.refresh_model import PublishRequest
 from udtf.spec import SOURCE_ROW_ID
 from udtf.view_files import EVICTED_IDS, REFRESH_FOLDER
 from udtf.view_record import is_view
-from udtf.watermark import REFRESH_PROPERTY, drift_reason, stamp_of
+from udtf.watermark import REFRESH_PROPERTY, changed_since, stamp_of
 
 logger = logging.getLogger(__name__)
 
@@ -118,10 +118,13 @@ def _checked(view: View, dataset: Any, request: PublishRequest) -> list[Any]:
         raise ConcurrentModification(
             f"the columns of view {view.id} changed while it was refreshed; refresh it again"
         )
-    drift = None if request.replace_all else drift_reason(dataset)
-    if drift is not None:
+    # What replaces every row fits whatever is there. Else rows of two versions of the source would
+    # be mixed, even if another refresh is what changed them.
+    change = None if request.replace_all else changed_since(dataset, request.view_version)
+    if change is not None:
         raise ConcurrentModification(
-            f"the rows of view {view.id} changed while it was refreshed ({drift}); refresh it again"
+            f"the rows of view {view.id} changed while it was refreshed ({change}); refresh it"
+            " again"
         )
     return fragments
 
@@ -205,8 +208,10 @@ def _check_alone(view: View, committed: Any, read_version: int) -> None:
     Lance lets a commit through that came in between and touched other rows; the watermark does not
     vouch for those. An empty deletion after it says so.
     """
-    between = range(read_version + 1, int(committed.version))
-    if all(drift_reason(committed.checkout_version(version)) is None for version in between):
+    before = int(committed.version) - 1
+    if before == read_version or (
+        changed_since(committed.checkout_version(before), read_version) is None
+    ):
         return
     logger.warning("another program writes rows of view %s; they are computed anew", view.id)
     operation = lance.LanceOperation.Delete(

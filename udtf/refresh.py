@@ -104,6 +104,7 @@ def run_refresh(
         evict = refresh.host.folder.write_evictions(gone)
     return PublishRequest(
         job_id=task.job_id,
+        view_version=refresh.view_version,
         mode=refresh.summary.mode,
         replace_all=refresh.summary.mode is RefreshMode.REBUILD,
         evict=evict,

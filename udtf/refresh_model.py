@@ -183,12 +183,14 @@ class RefreshSummary:
 class PublishRequest:
     """What the owner of a view's table is to commit, in one version.
 
-    `replace_all` removes every row that is there. Else `evict` (the URI of an Arrow IPC file with
+    `view_version` is the version of the view that the refresh was planned on. `replace_all` removes
+    every row that is there. Else `evict` (the URI of an Arrow IPC file with
     one uint64 column `row_id`, or None) names the source rows whose rows are to go. `fragments` are
     JSON of uncommitted fragments in the view's folder.
     """
 
     job_id: str
+    view_version: int
     mode: RefreshMode
     replace_all: bool
     evict: str | None

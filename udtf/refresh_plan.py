@@ -67,8 +67,10 @@ class RefreshTask:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRefresh:
-    """What is to be done and by whom; `watermark` is what the view will have then."""
+    """What is to be done and by whom, on this version of the view; `watermark` is what the view
+    will have then."""
 
+    view_version: int
     summary: RefreshSummary
     changes: ChangePlan
     items: Sequence[WorkItem]
@@ -132,7 +134,9 @@ def plan_refresh(task: RefreshTask, check: SqlChecker = plain_sql) -> PlannedRef
         checkpoint_key=_checkpoint_key(task, watermark, changes, host),
     )
     resources = _resources(definition.udtf, task.settings)
-    return PlannedRefresh(summary, changes, items, host, resources, watermark)
+    return PlannedRefresh(
+        int(view.version), summary, changes, items, host, resources, watermark
+    )
 
 
 def _folder(task: RefreshTask) -> ViewFolder:

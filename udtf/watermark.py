@@ -85,11 +85,23 @@ def drift_reason(view: Any) -> str | None:
     return _find(view).drift
 
 
+def changed_since(view: Any, version: int) -> str | None:
+    """How the view's rows changed after `version`, in a clause; None if they are the same."""
+    if version > int(view.version):
+        return f"its version {version} is gone"
+    metadata = _metadata(view)
+    for later in range(version + 1, int(view.version) + 1):
+        try:
+            step = read_step(view, later)
+        except Unreadable:
+            return f"its version {later}, or what made it, is gone"
+        if REFRESH_PROPERTY in step.properties or not _is_neutral(view, later, step, metadata):
+            return f"version {later} was committed by something else ({step.name})"
+    return None
+
+
 def _find(view: Any) -> _Found:
-    metadata = {
-        key.decode(errors="replace"): value.decode(errors="replace")
-        for key, value in (view.schema.metadata or {}).items()
-    }
+    metadata = _metadata(view)
     stamp = _read_stamp(metadata)
     stamped = False
     for version in range(int(view.version), 0, -1):
@@ -112,6 +124,13 @@ def _find(view: Any) -> _Found:
                 f" refresh ({step.name})"
             )
     return _Found()
+
+
+def _metadata(view: Any) -> dict[str, str]:
+    return {
+        key.decode(errors="replace"): value.decode(errors="replace")
+        for key, value in (view.schema.metadata or {}).items()
+    }
 
 
 def _of_commit(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,57 @@ async def test_rows_that_another_program_changed_are_not_taken_for_the_refreshs(
     with pytest.raises(ConcurrentModification, match="view v changed"):
         await server.on_table(VIEW, "publish_view", asked)
     await fill(server, "third")
+    assert await ids(server) == [1, 2, 4]
+    assert drift_reason(await server.dataset(VIEW)) is None
+
+
+async def test_a_refresh_that_lancedb_overtook_is_planned_anew(server: ViewServer) -> None:
+    await fill(server)
+    uri = await server.uri(VIEW)
+    await server.insert_rows(
+        SOURCE, None, InsertMode.APPEND, new_key(), ipc(pa.table({"id": [5], "n": [50]}))
+    )
+    source = await server.dataset(SOURCE)
+    new = rows_of(source, lambda row: row["id"] == 5)
+    planned = request(uri, source, new, job_id="second", evict=[])
+    lancedb.connect(Path(uri).parent).open_materialized_view("v").refresh()
+    assert drift_reason(await server.dataset(VIEW)) is None
+    with pytest.raises(ConcurrentModification, match="view v changed while it was refreshed"):
+        await server.on_table(VIEW, "publish_view", planned)
+    assert await ids(server) == [1, 2, 4, 5]
+
+
+async def test_a_refresh_that_another_refresh_overtook_is_planned_anew(server: ViewServer) -> None:
+    await fill(server)
+    source = await server.dataset(SOURCE)
+    uri = await server.uri(VIEW)
+    planned = request(uri, source, rows_of(source)[:1], job_id="second", evict=[])
+    await fill(server, "third")
+    with pytest.raises(ConcurrentModification, match=r"version \d+ was committed by"):
+        await server.on_table(VIEW, "publish_view", planned)
+    assert await ids(server) == [1, 2, 4]
+    # What replaces every row mixes nothing.
+    await server.on_table(VIEW, "publish_view", replace(planned, replace_all=True, job_id="last"))
+    assert await ids(server) == [1]
+
+
+async def test_compaction_and_indexes_do_not_disturb_a_refresh(server: ViewServer) -> None:
+    await fill(server)
+    source = await server.dataset(SOURCE)
+    uri = await server.uri(VIEW)
+    for number in range(2):
+        parent = rows_of(source)[number]["__source_row_id"]
+        again = rows_of(source)[number : number + 1]
+        part = request(uri, source, again, job_id=f"part-{number}", evict=[parent])
+        await server.on_table(VIEW, "publish_view", part)
+    planned = request(uri, source, [], job_id="second", evict=[])
+    view = await server.dataset(VIEW)
+    view.create_scalar_index("id", "BTREE")
+    view.optimize.compact_files()
+    latest = await server.dataset(VIEW)
+    assert len(latest.get_fragments()) == 1
+    assert latest.version > planned.view_version + 1
+    await server.on_table(VIEW, "publish_view", planned)
     assert await ids(server) == [1, 2, 4]
     assert drift_reason(await server.dataset(VIEW)) is None
 

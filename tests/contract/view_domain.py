@@ -175,6 +175,7 @@ def request(
         evictions = folder.write_evictions(np.array(evict, np.uint64))
     return PublishRequest(
         job_id=job_id,
+        view_version=int(lance.dataset(uri).version),
         mode=RefreshMode.REBUILD if evict is None else RefreshMode.INCREMENTAL,
         replace_all=evict is None,
         evict=evictions,

@@ -78,7 +78,7 @@ def run_refresh(task: RefreshTask, report: Any, _check: object = None) -> Publis
         report.item(status)
     fault(task, script, "end")
     mark = Watermark(("s",), "/s", None, 7, 1, "d", None, None, None, task.job_id, 1)
-    return PublishRequest(task.job_id, RefreshMode.REBUILD, True, None, ("f",), count, mark)
+    return PublishRequest(task.job_id, 1, RefreshMode.REBUILD, True, None, ("f",), count, mark)
 
 
 def compute(task: RefreshTask, script: Any, folder: Path, number: int) -> ItemStatus:

@@ -72,7 +72,7 @@ def item(number: int, state: ItemState = ItemState.DONE) -> dict[str, Any]:
 def publish(job_id: str, version: int = 7) -> dict[str, Any]:
     """What a driver says when all is computed."""
     mark = Watermark(("s",), "/s", None, version, 1, "d", None, None, None, job_id, 1)
-    request = PublishRequest(job_id, RefreshMode.REBUILD, True, None, ("f1", "f2"), 10, mark)
+    request = PublishRequest(job_id, 1, RefreshMode.REBUILD, True, None, ("f1", "f2"), 10, mark)
     return {"type": "publish", "request": to_json(request), "summary": None}
 
 

@@ -69,6 +69,7 @@ FULL = Job(
 )
 PUBLISH = PublishRequest(
     "j1",
+    1,
     RefreshMode.REBUILD,
     True,
     "/evict",
