@@ -102,7 +102,7 @@ def test_refusals_are_told(db: lancedb.DBConnection) -> None:
     with pytest.raises(HttpError, match=r"400.*nope"):
         db.create_materialized_view("bad", "src", select={"x": "nope + 1"})
     with pytest.raises(HttpError, match=r"400.*random"):
-        db.create_materialized_view("bad", "src", select={"x": "random()"})
+        db.create_materialized_view("bad", "src", select={"x": "v + random()"})
     with pytest.raises(ValueError, match="not found"):
         db.create_materialized_view("bad", "nowhere", select=HIGH)
     assert db.list_materialized_views() == []

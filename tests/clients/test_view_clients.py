@@ -68,7 +68,7 @@ def test_the_generated_client_creates_and_refreshes_a_view(views: Database) -> N
     assert created.version == 1
     assert ended(views, created.job_id)["job_state"] == "DONE"
     asked = models.RefreshMaterializedViewRequest(src_version=1)
-    again = client.refresh_materialized_view("v", asked)
+    again = client.refresh_materialized_view("v", refresh_materialized_view_request=asked)
     assert ended(views, again.job_id)["result"]["mode"] == "no_op"
     api.rest_client.pool_manager.clear()
 
