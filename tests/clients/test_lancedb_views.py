@@ -103,7 +103,7 @@ def test_refusals_are_told(db: lancedb.DBConnection) -> None:
         db.create_materialized_view("bad", "src", select={"x": "nope + 1"})
     with pytest.raises(HttpError, match=r"400.*random"):
         db.create_materialized_view("bad", "src", select={"x": "v + random()"})
-    with pytest.raises(ValueError, match="not found"):
+    with pytest.raises(HttpError, match=r"404.*nowhere"):
         db.create_materialized_view("bad", "nowhere", select=HIGH)
     assert db.list_materialized_views() == []
     view = db.create_materialized_view("copy", "src", select=HIGH)
