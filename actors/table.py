@@ -183,13 +183,13 @@ class Table:
         return ViewCommit(answer, evicted)
 
     async def discard_refresh(
-        self, location: TableLocation, job_id: str, fragments: Sequence[str]
+        self, location: TableLocation, job_id: str, kept: Sequence[str]
     ) -> int:
-        """Delete files of a refresh that failed for good; returns how many, never committed
-        ones."""
+        """Delete files of a refresh that ended without a commit, but those named in `kept`;
+        returns how many, never committed ones."""
         await self._ready(location, None)
         return await self._commit_lane.run(
-            view_publishing.discard, self._as_view(), job_id, tuple(fragments)
+            view_publishing.discard, self._as_view(), job_id, tuple(kept)
         )
 
     async def delete_versions(

@@ -9,7 +9,8 @@ but that LanceDB, not knowing of the refresh, would compute the view anew.
 """
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,7 @@ from actors.request_log import DoneRequest, to_properties
 from actors.storage import Storage
 from cluster.errors import (
     ConcurrentModification,
+    DestrierError,
     InvalidTableState,
     ServiceUnavailable,
     Throttling,
@@ -42,13 +44,17 @@ from cluster.identifiers import ObjectId
 from udtf.checked import canonical_json
 from udtf.refresh_model import PublishRequest
 from udtf.spec import SOURCE_ROW_ID
-from udtf.view_files import EVICTED_IDS, REFRESH_FOLDER
+from udtf.view_files import EVICTED_IDS, REFRESH_FOLDER, WRITTEN_PREFIX
 from udtf.view_record import is_view
 from udtf.watermark import REFRESH_PROPERTY, changed_since, stamp_of
 
 logger = logging.getLogger(__name__)
 
 ROWS_EVICTED_PROPERTY = "destrier.refresh.rows_evicted"
+
+# Local files that Lance has begun are called so; nobody leaves one alone so long and goes on.
+_BEGUN_PREFIX = ".tmp"
+_BEGUN_KEPT_S = 86_400.0
 
 _Ids = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -234,7 +240,11 @@ def finish(view: View, request: PublishRequest, answer: Commit) -> int:
         _stamp(view, dataset, request, answer)
     except Exception as error:  # noqa: BLE001 - the refresh is committed and may not fail any more
         logger.warning("view %s is refreshed, but LanceDB may not know it: %s", view.id, error)
-    _clear(view, request.job_id)
+    try:
+        # Of workers that died, and of items that no version shows. Nobody else committed any.
+        _discard(view, request.job_id, (), (answer.version,))
+    except (DestrierError, OSError) as error:
+        logger.warning("files of a refresh of view %s stay in its folder: %s", view.id, error)
     return rows_evicted
 
 
@@ -260,27 +270,52 @@ def _stamp(view: View, dataset: Any, request: PublishRequest, answer: Commit) ->
     view.handle.replace(committed)
 
 
-def discard(view: View, job_id: str, fragments: Sequence[str]) -> int:
-    """Delete files of a refresh that will never be published; returns how many. Blocks.
+def discard(view: View, job_id: str, kept: Collection[str]) -> int:
+    """Delete data files of a refresh that will never be published; returns how many. Blocks.
 
-    A file that any version of the view names stays, whatever the caller believes.
+    Those named in `kept` stay, which other refreshes go on from, and so does every file that any
+    version of the view names, whatever the caller believes.
     """
-    wanted = {file.path for item in fragments_from_json(fragments) for file in item.files}
-    wanted -= _committed_files(view.handle.latest().dataset, wanted)
-    for path in sorted(wanted):
-        view.storage.delete_file(f"{view.uri}/data/{path}")
+    return _discard(view, job_id, kept, None)
+
+
+def _discard(view: View, job_id: str, kept: Collection[str], versions: Sequence[int] | None) -> int:
+    wanted = _written(view, job_id) - set(kept)
+    if wanted:
+        wanted -= _committed_files(view.handle.latest().dataset, wanted, versions)
+    for name in sorted(wanted):
+        view.storage.delete_file(f"{view.uri}/data/{name}")
+    _discard_begun(view)
     _clear(view, job_id)
     return len(wanted)
 
 
-def _committed_files(dataset: Any, wanted: set[str]) -> set[str]:
-    """Those of `wanted` that some version names."""
+def _written(view: View, job_id: str) -> set[str]:
+    """Names of the data files that a refresh has noted."""
+    notes = view.storage.files(f"{view.uri}/{REFRESH_FOLDER}/{job_id}")
+    return {
+        name.removeprefix(WRITTEN_PREFIX) for name, _, _ in notes if name.startswith(WRITTEN_PREFIX)
+    }
+
+
+def _discard_begun(view: View) -> None:
+    """Delete files that a process died over long ago."""
+    oldest_ms = (time.time() - _BEGUN_KEPT_S) * 1000
+    for name, _, modified_ms in view.storage.files(f"{view.uri}/data"):
+        if name.startswith(_BEGUN_PREFIX) and modified_ms < oldest_ms:
+            view.storage.delete_file(f"{view.uri}/data/{name}")
+
+
+def _committed_files(dataset: Any, wanted: set[str], versions: Sequence[int] | None) -> set[str]:
+    """Those of `wanted` that one of the versions names; None are all versions."""
     found: set[str] = set()
     try:
-        for entry in reversed(dataset.versions()):
+        if versions is None:
+            versions = [int(entry["version"]) for entry in reversed(dataset.versions())]
+        for version in versions:
             if found == wanted:
                 break
-            for fragment in dataset.checkout_version(int(entry["version"])).get_fragments():
+            for fragment in dataset.checkout_version(version).get_fragments():
                 found |= {file.path for file in fragment.data_files()} & wanted
     except BaseException as error:
         raise translate(error, context="read") from error

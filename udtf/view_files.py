@@ -1,7 +1,8 @@
 """What a refresh writes into its view's folder: fragments that nobody sees yet, and evictions.
 
 Fragments are written as a stream, flushed to the disk, and named by the JSON of their metadata.
-What belongs to one refresh only is in the folder `_refresh/<job id>`.
+What belongs to one refresh only is in the folder `_refresh/<job id>`: also a note of every file that
+it wrote, so that those which nobody commits can be deleted, whoever died meanwhile.
 """
 
 import contextlib
@@ -20,11 +21,14 @@ import numpy as np
 import pyarrow as pa
 from lance.file import LanceFileSession
 from lance.fragment import write_fragments
+from lance.progress import FragmentWriteProgress
 
 from udtf.items import Ids
 
 REFRESH_FOLDER = "_refresh"
 EVICTED_IDS = "row_id"
+# An empty file `written-<name>` says that the refresh wrote the data file `<name>`.
+WRITTEN_PREFIX = "written-"
 _EVICT = "evict.arrow"
 # Evicted ids are written so many at a time.
 _IDS_AT_ONCE = 1 << 20
@@ -69,17 +73,31 @@ class ViewFolder:
         if first is None:
             return ()
         rows = pa.RecordBatchReader.from_batches(schema, _again(first, stream))
+        noting = _Noting(self)
         try:
             fragments = write_fragments(
-                rows, view, schema=schema, mode="append", max_rows_per_file=rows_max
+                rows,
+                view,
+                schema=schema,
+                mode="append",
+                max_rows_per_file=rows_max,
+                progress=noting,
             )
         except BaseException:
             if stream.error is not None:
                 raise stream.error from None
             raise
+        # Lance tells of every fragment but the last.
+        for fragment in fragments:
+            noting.complete(fragment)
         texts = tuple(json.dumps(fragment.to_json()) for fragment in fragments)
         self._flush(data_files(texts))
         return texts
+
+    def note_written(self, name: str) -> None:
+        """Note that this refresh wrote the data file `name`."""
+        with self._new_file(f"{WRITTEN_PREFIX}{name}") as path:
+            path.write_bytes(b"")
 
     def missing(self, fragments: Sequence[str]) -> bool:
         """Whether a file of these fragments is gone: Lance would commit them all the same."""
@@ -175,6 +193,25 @@ def data_files(fragments: Sequence[str]) -> list[str]:
 def fragment_rows(fragment: str) -> int:
     """How many rows an uncommitted fragment holds."""
     return int(json.loads(fragment)["physical_rows"])
+
+
+class _Noting(FragmentWriteProgress):  # type: ignore[misc]  # lance is untyped
+    """Notes each data file as soon as it is there: a worker may die before its item has ended."""
+
+    def __init__(self, folder: ViewFolder) -> None:
+        super().__init__()
+        self._folder = folder
+        self._noted: set[str] = set()
+
+    def begin(self, fragment: Any, **keywords: Any) -> None:
+        """Its file has no name yet."""
+
+    def complete(self, fragment: Any, **keywords: Any) -> None:
+        """Its file is written."""
+        for file in fragment.files:
+            if file.path not in self._noted:
+                self._folder.note_written(file.path)
+                self._noted.add(file.path)
 
 
 class _Remembering(Iterator[pa.RecordBatch]):

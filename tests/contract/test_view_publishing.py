@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from cluster.errors import (
 from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
 from tests.contract.view_domain import ViewServer, define, request, rows_of, stage
 from udtf.refresh_model import Watermark
+from udtf.view_files import ViewFolder
 from udtf.watermark import drift_reason, read_watermark
 
 pytestmark = pytest.mark.anyio
@@ -317,6 +320,16 @@ async def test_a_refresh_of_a_dropped_view_is_refused(server: ViewServer) -> Non
     assert await ids(server) == []
 
 
+def data_files(uri: str) -> set[str]:
+    """Names of all data files, whoever wrote them."""
+    return {path.name for path in (Path(uri) / "data").iterdir()}
+
+
+def files_of(fragments: Sequence[str]) -> set[str]:
+    """Names of the data files of staged fragments."""
+    return {file["path"] for text in fragments for file in json.loads(text)["files"]}
+
+
 async def test_discarding_deletes_what_was_not_published(server: ViewServer) -> None:
     source = await server.dataset(SOURCE)
     uri = await server.uri(VIEW)
@@ -324,14 +337,42 @@ async def test_discarding_deletes_what_was_not_published(server: ViewServer) -> 
     await server.on_table(VIEW, "publish_view", published)
     # What the first refresh wrote is of an older version only.
     await fill(server, "second")
-    left = stage(uri, rows_of(source))
-    files = {path.name for path in (Path(uri) / "data").iterdir()}
-    deleted = await server.on_table(VIEW, "discard_refresh", "third", published.fragments + left)
-    assert deleted == 1
-    kept = {path.name for path in (Path(uri) / "data").iterdir()}
-    assert len(files - kept) == 1
+    shown = data_files(uri)
+    left, used = stage(uri, rows_of(source), "third"), stage(uri, rows_of(source), "third")
+    folder = ViewFolder(uri, "third", 1, (), fsync=False)
+    for name in files_of(published.fragments):
+        # Whoever reuses what another wrote may be taken for its writer.
+        folder.note_written(name)
+    kept = sorted(files_of(used))
+    assert await server.on_table(VIEW, "discard_refresh", "third", kept) == 1
+    assert data_files(uri) == shown | files_of(used)
+    assert not files_of(left) & data_files(uri)
     assert lance.dataset(uri, version=2).to_table().num_rows == 3
     assert await ids(server) == [1, 2, 4]
+    assert await server.on_table(VIEW, "discard_refresh", "third", []) == 0
+
+
+async def test_what_a_lost_worker_wrote_goes_with_the_publication(server: ViewServer) -> None:
+    source = await server.dataset(SOURCE)
+    uri = await server.uri(VIEW)
+    asked = request(uri, source, rows_of(source), job_id="first")
+    stage(uri, rows_of(source), "first")
+    assert len(data_files(uri)) == 2
+    await server.on_table(VIEW, "publish_view", asked)
+    assert data_files(uri) == files_of(asked.fragments)
+    assert await ids(server) == [1, 2, 4]
+
+
+async def test_files_that_a_process_died_over_go_when_they_are_old(server: ViewServer) -> None:
+    uri = await server.uri(VIEW)
+    await fill(server)
+    shown = data_files(uri)
+    old, new = Path(uri) / "data" / ".tmpOLD", Path(uri) / "data" / ".tmpNEW"
+    for path in (old, new):
+        path.write_bytes(b"half a file")
+    os.utime(old, (0, 0))
+    await server.on_table(VIEW, "discard_refresh", "third", [])
+    assert data_files(uri) == shown | {new.name}
 
 
 # --- LanceDB on the same folder -------------------------------------------------------------------

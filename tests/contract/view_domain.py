@@ -11,7 +11,6 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-from lance.fragment import write_fragments
 
 from actors.jobs_model import Submission, ViewHistory, WatchedView
 from actors.owners import LocalOwners, Owner
@@ -142,12 +141,12 @@ class ViewServer(Server):
         return await owner.call(method, record.location, *arguments)
 
 
-def stage(uri: str, rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Write rows into a view's folder as a driver does: nobody sees them yet."""
-    view = lance.dataset(uri)
+def stage(uri: str, rows: Sequence[dict[str, Any]], job_id: str) -> tuple[str, ...]:
+    """Write rows into a view's folder as a worker does: nobody sees them yet."""
+    folder = ViewFolder(uri, job_id, 1, (), fsync=False)
+    view = folder.open()
     data = pa.Table.from_pylist(list(rows), view.schema.remove_metadata())
-    fragments = write_fragments(data, view, schema=data.schema, mode="append")
-    return tuple(json.dumps(fragment.to_json()) for fragment in fragments)
+    return folder.write(view, data.schema, iter(data.to_batches()), 1 << 20)
 
 
 def rows_of(source: Any, where: Callable[[dict[str, Any]], bool] | None = None) -> list[Any]:
@@ -179,7 +178,7 @@ def request(
         mode=RefreshMode.REBUILD if evict is None else RefreshMode.INCREMENTAL,
         replace_all=evict is None,
         evict=evictions,
-        fragments=stage(uri, rows) if rows else (),
+        fragments=stage(uri, rows, job_id),
         rows_written=len(rows),
         watermark=Watermark(
             source_id=("src",),
