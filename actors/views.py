@@ -43,6 +43,7 @@ from cluster.errors import (
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
 from udtf.manifest import parse_manifest
+from udtf.partitions import check_indexed
 from udtf.refresh_model import RefreshOptions, Watermark
 from udtf.source_query import RecognisedQuery, lancedb_query, recognise, why_not
 from udtf.sources import bind
@@ -141,8 +142,11 @@ class Views:
         self, record: TableRecord, query: RecognisedQuery, definition: ViewDefinition
     ) -> None:
         dataset = self._reads.open(record, Pin(query.branch, query.version, query.tag))
+        indexed = definition.udtf and definition.udtf.partition_by_indexed_column
         try:
-            bind(query, dataset, definition, self._settings.limits, prepare_expression)
+            bound = bind(query, dataset, definition, self._settings.limits, prepare_expression)
+            if indexed:
+                check_indexed(dataset, dict(bound.columns), indexed)
         except DestrierError:
             raise
         except Exception as error:

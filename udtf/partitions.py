@@ -9,7 +9,7 @@ is believed; every other row goes to its nearest centroid.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from udtf.source_rows import ROW_ID, SourceReader, joined
 PARTITIONS_MAX = 100_000
 _LABEL_CHARACTERS_MAX = 100
 _KEY = "key"
+_BY_INDEX = "partition_by_indexed_column"
 _NAME = re.compile(r"(\w+)|[`\"]([^`\"]+)[`\"]")
 _COLUMN = re.compile(rf"(?:{_NAME.pattern})(?:\.(?:{_NAME.pattern}))*")
 # Distances of so many rows to every centroid are in memory at a time.
@@ -119,16 +120,9 @@ def by_index(reader: SourceReader, column: str) -> list[WorkItem]:
         InvalidInput: the column has no IVF index, or one with another distance than L2, cosine or
             dot product.
     """
-    field = "partition_by_indexed_column"
     expression = reader.columns.get(column) or _quoted(column)
-    column = _unquoted(expression)
     dataset = reader.dataset
-    index = _ivf_index(dataset, column, field)
-    # Its statistics open the index, which get_ivf_model relies on for nested columns.
-    lists = VectorIndexReader(dataset, index.name)
-    metric = str(lists.stats["indices"][0]["metric_type"]).lower()
-    if metric not in ("l2", "cosine", "dot"):
-        raise InvalidInput(f"{field}: indexes with the distance {metric} are not supported")
+    index, lists, metric = _opened(dataset, _unquoted(expression))
     centroids = _vectors(dataset.get_ivf_model(index.name).centroids)
     ids = reader.selected_ids()
     codes = np.full(len(ids), -1, np.int64)
@@ -145,13 +139,36 @@ def by_index(reader: SourceReader, column: str) -> list[WorkItem]:
     return _items([*labels, "no vector"], codes, ids)
 
 
-def _ivf_index(dataset: Any, column: str, field: str) -> Any:
+def check_indexed(dataset: Any, columns: Mapping[str, str], column: str) -> None:
+    """Refuse a `column` that `by_index` cannot group by; `columns` as SourceReader has them. Blocks.
+
+    Raises:
+        InvalidInput: as `by_index`.
+    """
+    _opened(dataset, _unquoted(columns.get(column) or _quoted(column)))
+
+
+def _opened(dataset: Any, column: str) -> tuple[Any, Any, str]:
+    """The IVF index of a column, its lists and the distance that it is made for."""
+    index = _ivf_index(dataset, column)
+    # Its statistics open the index, which get_ivf_model relies on for nested columns.
+    lists = VectorIndexReader(dataset, index.name)
+    metric = str(lists.stats["indices"][0]["metric_type"]).lower()
+    if metric not in ("l2", "cosine", "dot"):
+        raise InvalidInput(
+            f"{_BY_INDEX}: the index of {column!r} is made for the distance {metric}; make one for"
+            " l2, cosine or dot"
+        )
+    return index, lists, metric
+
+
+def _ivf_index(dataset: Any, column: str) -> Any:
     for index in dataset.describe_indices():
         if list(index.field_names) == [column] and str(index.index_type).startswith("IVF"):
             return index
     raise InvalidInput(
-        f"{field}: {column!r} has no IVF index in version {dataset.version} of the source; create"
-        " one, or use partition_by"
+        f"{_BY_INDEX}: {column!r} has no IVF index in version {dataset.version} of the source;"
+        " create a vector index such as IVF_FLAT or IVF_PQ on it, or use partition_by"
     )
 
 

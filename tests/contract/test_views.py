@@ -147,6 +147,20 @@ async def test_input_columns_are_those_of_the_query(server: ViewServer) -> None:
         await server.create_view(VIEW, chunker, new_key())
 
 
+async def test_partitions_of_an_index_need_a_vector_index(server: ViewServer) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([0.5] * 2_048, pa.float32()), 8)
+    await make_table(server, ref("vec"), pa.table({"id": range(256), "v": vectors}))
+    definition = define(
+        "SELECT id, v AS point FROM vec", "udtf", NAMES, partition_by_indexed_column="point"
+    )
+    with pytest.raises(InvalidInput, match=r"'v' has no IVF index .* create a vector index"):
+        await server.create_view(VIEW, definition, new_key())
+    assert not await is_there(server, VIEW)
+    (await server.dataset(ref("vec"))).create_index("v", "IVF_FLAT", num_partitions=2)
+    await server.create_view(VIEW, definition, new_key())
+    assert await is_there(server, VIEW)
+
+
 async def test_a_manifest_is_checked_before_the_view_is_made(server: ViewServer) -> None:
     manifest = json.dumps({"pip": ["numpy"]})
     with pytest.raises(PermissionDenied, match="pip"):
