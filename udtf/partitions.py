@@ -140,7 +140,7 @@ def by_index(reader: SourceReader, column: str) -> list[WorkItem]:
 
 
 def check_indexed(dataset: Any, columns: Mapping[str, str], column: str) -> None:
-    """Refuse a `column` that `by_index` cannot group by; `columns` as SourceReader has them. Blocks.
+    """Refuse a `column` that `by_index` cannot group by; `columns` as SourceReader has them.
 
     Raises:
         InvalidInput: as `by_index`.

@@ -134,9 +134,7 @@ def plan_refresh(task: RefreshTask, check: SqlChecker = plain_sql) -> PlannedRef
         checkpoint_key=_checkpoint_key(task, watermark, changes, host),
     )
     resources = _resources(definition.udtf, task.settings)
-    return PlannedRefresh(
-        int(view.version), summary, changes, items, host, resources, watermark
-    )
+    return PlannedRefresh(int(view.version), summary, changes, items, host, resources, watermark)
 
 
 def _folder(task: RefreshTask) -> ViewFolder:

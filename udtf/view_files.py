@@ -1,8 +1,8 @@
 """What a refresh writes into its view's folder: fragments that nobody sees yet, and evictions.
 
 Fragments are written as a stream, flushed to the disk, and named by the JSON of their metadata.
-What belongs to one refresh only is in the folder `_refresh/<job id>`: also a note of every file that
-it wrote, so that those which nobody commits can be deleted, whoever died meanwhile.
+What belongs to one refresh only is in the folder `_refresh/<job id>`: also a note of every file
+that it wrote, so that those which nobody commits can be deleted, whoever died meanwhile.
 """
 
 import contextlib

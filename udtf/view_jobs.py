@@ -87,7 +87,8 @@ class RefreshJob:
         return JobStatus.of(self._ask("describe"))
 
     def wait(self, progress: bool = False, timeout_s: float | None = None) -> JobStatus:
-        """Wait until it is over; `progress` shows a bar on the standard error.
+        """Wait until it is over; `progress` shows a bar on the standard error, or lines where that
+        is no terminal.
 
         Who stops waiting (Ctrl-C, `timeout_s`) does not stop the job; `cancel()` does.
 
@@ -95,11 +96,11 @@ class RefreshJob:
             RefreshFailed: it failed or was cancelled.
             ServiceUnavailable: `timeout_s` passed first.
         """
-        from udtf.progress import progress_bar
+        from udtf.progress import progress_on
 
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         poll_s = _POLL_FIRST_S
-        with progress_bar(progress) as shown:
+        with progress_on(progress) as shown:
             while not (status := self.status()).is_over:
                 shown.show(status)
                 if deadline is not None and time.monotonic() + poll_s > deadline:

@@ -3,18 +3,27 @@
 import base64
 import io
 import json
+import sys
 from typing import Any
 
 import httpx
 import pyarrow as pa
 import pytest
+from tqdm import tqdm
 
 from cluster.errors import InvalidInput, ServiceUnavailable, TableNotFound
 from tests.unit.test_authoring import Counted, passages
 from tests.unit.view_server import Server, rows
 from udtf.client import ViewClient, source_query
-from udtf.progress import ProgressBar, description, progress_bar
+from udtf.progress import ProgressBar, ProgressLines, description
 from udtf.view_jobs import JobStatus, RefreshFailed
+
+
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -193,8 +202,9 @@ def running(items: int, state: str = "IN_PROGRESS", **fields: Any) -> dict[str, 
 
 
 def test_wait_returns_what_the_refresh_did(
-    views: ViewClient, server: Server, capsys: pytest.CaptureFixture[str]
+    views: ViewClient, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
     result = {"mode": "rebuild", "rows_written": 4_000, "source_version": 3, "version": 2}
     pending = {"job_id": "j", "job_state": "PENDING", "phase": "queued"}
     server.give(
@@ -202,7 +212,8 @@ def test_wait_returns_what_the_refresh_did(
     )
     status = views.job("j").wait(progress=True)
     assert status.result == result
-    shown = capsys.readouterr().err
+    assert isinstance(sys.stderr, Terminal)
+    shown = sys.stderr.getvalue()
     assert "compute:  25%" in shown
     assert "3/4 items" in shown
     assert "2 workers" in shown
@@ -250,10 +261,35 @@ def test_the_bar_shows_what_a_job_waits_for() -> None:
     assert description(JobStatus.of(running(1) | {"state": "RUNNING"})) == "compute"
 
 
+def test_where_there_is_no_terminal_a_line_tells_of_each_phase_and_a_few_between() -> None:
+    file, now = io.StringIO(), [0.0]
+    lines = ProgressLines(file, lambda: now[0])
+    for tenth in range(120):
+        now[0] = tenth / 10
+        lines.show(JobStatus.of(running(1 if tenth < 60 else 2)))
+    now[0] = 12.0
+    lines.show(JobStatus.of(running(4, "DONE")))
+    assert file.getvalue().splitlines() == [
+        "compute: 1/4 items, 1,000 rows, 2 workers",
+        "compute: 2/4 items, 2,000 rows, 2 source rows/s, 2 workers",
+        "compute: 2/4 items, 2,000 rows, 1 source rows/s, 2 workers",
+        "done: 4/4 items, 4,000 rows, 2 source rows/s",
+    ]
+
+
+def test_a_log_gets_no_bar(
+    views: ViewClient, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.give("/v1/jobs/describe", running(1), running(3), running(4, "DONE"))
+    views.job("j").wait(progress=True)
+    shown = capsys.readouterr().err
+    assert "\r" not in shown
+    assert [line.split(":")[0] for line in shown.splitlines()] == ["compute", "done"]
+
+
 def test_the_bar_counts_rows_per_second_from_where_it_began() -> None:
     now = iter([10.0, 12.0])
-    with progress_bar(True, io.StringIO()) as drawn:
-        bar = drawn._bar
+    with tqdm(file=io.StringIO()) as bar:
         shown = ProgressBar(bar, lambda: next(now))
         shown.show(JobStatus.of(running(1)))
         assert "rows/s" not in bar.postfix
