@@ -1,7 +1,7 @@
 """Drivers as child processes: `python -m actors.view_driver`, one per attempt of a job.
 
-The task goes in as the first line of standard input; messages come out, one JSON object a line, on
-a pipe of their own. Standard output and error of the driver end in the log. What is started is the
+The task goes in as a line of standard input; messages come out, one JSON object a line, on a pipe
+of their own. Standard output and error of the driver end in the log. What is started is the
 driver's guard (process_guard.py), which ends with everything below it when it is told to, and when
 this process dies.
 """
@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from actors.process_guard import end_guarded
 from actors.stored_json import to_json
+from actors.view_driver import PREPARED, manifest_of
 from cluster.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -42,19 +43,18 @@ _GONE_TIMEOUT_S = 30.0
 class DriverProcess:
     """One driver (job_ports.Driver)."""
 
-    def __init__(
-        self, process: "subprocess.Popen[bytes]", messages: "_Pipe", log: "_Pipe", name: str
-    ) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", messages: "_Pipe", log: "_Pipe") -> None:
+        self.name = "no job"
+        self.when_gone: Callable[[], None] = lambda: None
         self._process = process
         self._messages = messages
         self._log = log
-        self._name = name
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._logging = asyncio.ensure_future(self._read_log())
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one line; one that has ended gets none."""
-        line = json.dumps(to_json(message)).encode() + b"\n"
+        line = json.dumps(message).encode() + b"\n"
         with suppress(OSError):
             # Blocks while the pipe is full, until it is read or the driver has ended.
             await asyncio.to_thread(self._write, line)
@@ -91,6 +91,11 @@ class DriverProcess:
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
+        self.when_gone()
+
+    def is_alive(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
 
     async def _gone(self) -> None:
         with suppress(subprocess.TimeoutExpired):
@@ -116,18 +121,72 @@ class DriverProcess:
                 return
             text = line.decode(errors="replace").rstrip()
             self._last.append(text[:_LAST_CHARACTERS])
-            logger.info("driver of %s: %s", self._name, text)
+            logger.info("driver of %s: %s", self.name, text)
 
 
 class DriverProcesses:
-    """Starts drivers on this machine (job_ports.Drivers)."""
+    """Starts drivers on this machine (job_ports.Drivers).
+
+    While jobs come, one driver is ready for the next: loading what a refresh needs and joining Ray
+    takes seconds, which a job would wait for.
+    """
 
     def __init__(self, settings: Settings, module: str = MODULE) -> None:
         self._settings = settings
         self._module = module
+        self._spare: DriverProcess | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     async def start(self, task: Mapping[str, Any]) -> DriverProcess:
         """Start a driver on a task; the settings go with it, secrets in clear."""
+        plain: Mapping[str, Any] = to_json(task)
+        driver = self._take_spare(plain) or await self._spawn()
+        driver.name = f"job {task['job_id']}"
+        driver.when_gone = lambda: self._prepare(plain)
+        await driver.send({**plain, "settings": settings_json(self._settings)})
+        return driver
+
+    async def close(self) -> None:
+        """End the driver that waits for a job."""
+        self._is_closed = True
+        if self._preparing is not None:
+            self._preparing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._preparing
+
+    def _take_spare(self, task: Mapping[str, Any]) -> DriverProcess | None:
+        # It has joined Ray without an environment of its own.
+        if self._spare is None or manifest_of(task) is not None:
+            return None
+        spare, self._spare = self._spare, None
+        return spare if spare.is_alive() else None
+
+    def _prepare(self, task: Mapping[str, Any]) -> None:
+        """Have a driver ready for a job like the last one, for a while."""
+        if self._is_closed or not self._settings.jobs.spare_driver_s:
+            return
+        if self._preparing is not None:
+            self._preparing.cancel()
+        like = {name: task[name] for name in PREPARED}
+        self._preparing = asyncio.ensure_future(self._keep_spare(like))
+
+    async def _keep_spare(self, like: Mapping[str, Any]) -> None:
+        spare = self._spare
+        if spare is None:
+            spare = self._spare = await self._spawn()
+            await spare.send({"type": "prepare", **like})
+        try:
+            await asyncio.sleep(self._settings.jobs.spare_driver_s)
+        except asyncio.CancelledError:
+            # Another job came: it, or the next one, is who has the driver now.
+            if not self._is_closed:
+                raise
+        if self._spare is spare:
+            self._spare = None
+            await asyncio.shield(spare.kill())
+
+    async def _spawn(self) -> DriverProcess:
         reading, writing = os.pipe()
         try:
             process = subprocess.Popen(  # noqa: ASYNC220, S603 - a millisecond; our own
@@ -147,9 +206,7 @@ class DriverProcesses:
         assert process.stderr is not None
         messages = await _open(os.fdopen(reading, "rb"), _LINE_BYTES_MAX)
         log = await _open(process.stderr, _LOG_LINE_BYTES_MAX)
-        driver = DriverProcess(process, messages, log, f"job {task['job_id']}")
-        await driver.send({**task, "settings": settings_json(self._settings)})
-        return driver
+        return DriverProcess(process, messages, log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,15 @@ class JobViews(Protocol):
         """
         ...
 
+    async def discard(self, submission: Submission, job_id: str, kept: Sequence[str]) -> int:
+        """Delete the data files that the job wrote and nobody committed, but those named in `kept`;
+        returns how many.
+
+        Raises:
+            DestrierError: the view is gone, or its owner cannot do so now.
+        """
+        ...
+
 
 class Driver(Protocol):
     """A process that runs one attempt of one job."""
@@ -157,6 +166,10 @@ class Drivers(Protocol):
 
     async def start(self, task: Mapping[str, Any]) -> Driver:
         """Start a driver on a task (view_driver.py says what is in it)."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what is kept for tasks to come."""
         ...
 
 

@@ -93,6 +93,13 @@ class JobStore:
         self._items = _Table(f"{folder}/job_items.lance", _ITEM_SCHEMA, storage)
         self._sequence = 0
 
+    @staticmethod
+    def is_there(storage: Storage) -> bool:
+        """Whether the deployment has had jobs, or has views that are refreshed by themselves."""
+        return storage.exists(versions_folder(f"{storage.root}/{FOLDER}/jobs.lance", None)) or (
+            storage.exists(versions_folder(f"{storage.root}/{FOLDER}/watched.lance", None))
+        )
+
     def load(self) -> list[StoredJob]:
         """Every job, oldest first."""
         newest = _newest(self._jobs.read(), "key")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from actors.auto_refresh import AutoRefresh, SourceChanges
 from actors.job_book import JobBook
 from actors.job_journal import JobEntry, Journal
+from actors.job_leftovers import Leftovers
 from actors.job_run import JobRun, Surroundings, table_of
 from actors.job_store import JobStore
 from actors.job_submission import (
@@ -65,11 +66,13 @@ class Jobs:
         self._book = JobBook()
         self._runs: dict[str, JobRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._clearing: set[asyncio.Task[bool]] = set()
         self._background: list[asyncio.Task[None]] = []
         self._starting = asyncio.Lock()
         self._submitting = asyncio.Lock()
         self._started = False
         self._changed: asyncio.Future[None] | None = None
+        self._leftovers = Leftovers(journal, store, around.views)
         self._auto = AutoRefresh(self._limits, changes, journal.clock, self._submit_by_itself)
 
     # --- life -------------------------------------------------------------------------------------
@@ -119,11 +122,12 @@ class Jobs:
 
     async def close(self) -> None:
         """End every driver and store what is known; jobs go on when the next owner starts."""
-        tasks = [*self._background, *self._tasks.values()]
+        tasks = [*self._background, *self._tasks.values(), *self._clearing]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._background.clear()
+        await self._around.drivers.close()
         if self._started:
             with suppress(DestrierError):
                 await self._journal.flush()
@@ -195,9 +199,10 @@ class Jobs:
         run = JobRun(entry, self._around, self._why_wait, self._next_change)
         job_id = entry.job.job_id
         self._runs[job_id] = run
-        self._tasks[job_id] = asyncio.ensure_future(self._run_to_end(run, job_id))
+        self._tasks[job_id] = asyncio.ensure_future(self._run_to_end(run, entry))
 
-    async def _run_to_end(self, run: JobRun, job_id: str) -> None:
+    async def _run_to_end(self, run: JobRun, entry: JobEntry) -> None:
+        job_id = entry.job.job_id
         try:
             await run.run()
         finally:
@@ -207,6 +212,11 @@ class Jobs:
         # The end of a job is stored at once; the journal tries again if storage is away.
         with suppress(DestrierError):
             await self._journal.flush()
+        if entry.job.state is JobState.CANCELLED:
+            # Of one that failed, the items can be gone on from.
+            clearing = asyncio.ensure_future(self._leftovers.discard(entry, self._book))
+            self._clearing.add(clearing)
+            clearing.add_done_callback(self._clearing.discard)
 
     def _why_wait(self, entry: JobEntry) -> str | None:
         """What a job has to wait for before it may start a driver; None when it is its turn."""
@@ -406,14 +416,19 @@ class Jobs:
         Raises:
             DestrierError: storage failed; nothing that counts is lost.
         """
+        spent = self._book.spent()
+        for entry in filter(None, map(self._book.find, spent)):
+            await self._leftovers.discard(entry, self._book)
         oldest_ms = self._journal.now_ms() - int(self._limits.kept_s * 1000)
         old = [
             entry
             for entry in self._book
-            if entry.job.state.is_over and (entry.job.ended_ms or 0) < oldest_ms
+            if entry.job.state.is_over
+            and (entry.job.ended_ms or 0) < oldest_ms
+            and await self._leftovers.discard(entry, self._book, again=True)
         ]
         await self._journal.ask(self._store.forget, [entry.job.job_id for entry in old])
         for entry in old:
             self._book.drop(entry)
-        await self._journal.ask(self._store.forget_done_items, self._book.spent())
+        await self._journal.ask(self._store.forget_done_items, spent)
         await self._journal.ask(self._store.compact)

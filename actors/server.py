@@ -4,9 +4,11 @@ Built once per process: `Server.local` keeps every owner in the process, `Server
 actors of the cluster.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from actors.distributed import DistributedReads
+from actors.job_store import JobStore
 from actors.jobs_model import EventPage, Job, JobItemError, JobPage
 from actors.model import (
     Assignment,
@@ -30,6 +32,7 @@ from actors.model import (
 from actors.owners import LocalOwners, Owners
 from actors.ports import ArrowReader, CatalogOperations, RowStream
 from actors.reads import Reads
+from actors.storage import Storage
 from actors.tables import Tables
 from actors.uploads import Uploads
 from actors.view_catalog import ViewCatalog
@@ -79,6 +82,12 @@ class Server:
     def healthy(self) -> bool:
         """Whether this process can go on answering."""
         return self._reads.healthy()
+
+    async def resume_jobs(self) -> None:
+        """Let the jobs go on that an earlier server has left, and schedules; none costs nothing."""
+        storage = Storage.of(self._settings.storage)
+        if await asyncio.to_thread(JobStore.is_there, storage):
+            await self._owners.jobs().call("start")
 
     async def close(self) -> None:
         """Let go of what this process holds."""

@@ -2,9 +2,10 @@
 
     python -m actors.view_driver <descriptor>
 
-The first line of standard input is the task, later ones may say `{"type": "cancel"}`; messages go
-to the descriptor, one JSON object a line. When standard input closes, the owner is gone: this
-process ends at once, and its guard ends everything it started. It never loads the code of a view.
+A line of standard input is the task, a later one may say `{"type": "cancel"}`. One before it may
+say `{"type": "prepare"}` with what is known of the task: get ready for it. Messages go to the
+descriptor, one JSON object a line. When standard input closes, the owner is gone: this process ends
+at once, and its guard ends everything it started. It never loads the code of a view.
 """
 
 import contextlib
@@ -38,6 +39,8 @@ from udtf.refresh_model import (
 )
 
 HEARTBEAT_S = 2.0
+# What a driver gets ready with, before there is a task.
+PREPARED = ("runner", "ray_address", "ray_namespace")
 _PASSING = (ServiceUnavailable, OutcomeUnknown, Throttling, InternalError)
 
 logger = logging.getLogger(__name__)
@@ -110,24 +113,33 @@ def main(arguments: list[str]) -> int:
     with open(os.devnull) as nothing:  # noqa: PTH123 - a descriptor is wanted, not a path
         os.dup2(nothing.fileno(), 0)
     task = json.loads(owner.readline() or b"null")
+    prepared = None
+    if task is not None and task.get("type") == "prepare":
+        prepared = Prepared(task)
+        task = json.loads(owner.readline() or b"null")
     if task is None:
         return 1
     cancelled = threading.Event()
     threading.Thread(target=_listen, args=(owner, cancelled), daemon=True).start()
     threading.Thread(target=_beat, args=(lines,), daemon=True).start()
     report = Report(lines, cancelled)
-    _refresh(task, report, lines)
+    _refresh(task, prepared, report, lines)
     return 0
 
 
-def _refresh(task: Mapping[str, Any], report: Report, lines: Lines) -> None:
+def _refresh(
+    task: Mapping[str, Any], prepared: "Prepared | None", report: Report, lines: Lines
+) -> None:
     """Do it, and say how it ended in one last message."""
     # Reading a view's record, Daft and Lance take a second to import: heartbeats begin before.
     from actors.sql import prepare_expression
     from udtf.refresh import RefreshCancelled, RefreshFailed, run_refresh
 
     try:
-        _set_up_runner(task)
+        if prepared is None:
+            _set_up_runner(task)
+        else:
+            prepared.wait()
         request = run_refresh(_refresh_task(task), report, prepare_expression)
     except RefreshFailed as failed:
         _fail(lines, failed.phase, failed.message, failed.error_type, failed.retryable, failed.item)
@@ -168,6 +180,37 @@ def _fail(
     )
 
 
+class Prepared:
+    """Gets a driver ready while no job has asked for it yet: what all refreshes load, and Ray.
+
+    In a thread, because the owner may go, or send a task, meanwhile.
+    """
+
+    def __init__(self, like: Mapping[str, Any]) -> None:
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._prepare, args=(like,), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when it is ready.
+
+        Raises:
+            Exception: what made it fail.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _prepare(self, like: Mapping[str, Any]) -> None:
+        try:
+            import udtf.refresh  # noqa: F401 - it is loaded, and Daft and Lance with it
+
+            if like["runner"] == Runner.RAY:
+                _join_ray(like, {})
+        except Exception as error:  # noqa: BLE001 - raised again where the driver waits for it
+            self._error = error
+
+
 class EnvironmentNotMade(Exception):
     """Ray could not make the environment that a manifest describes."""
 
@@ -176,7 +219,7 @@ def _set_up_runner(task: Mapping[str, Any]) -> None:
     """Join the cluster, with the environment of the view's manifest."""
     from udtf.manifest import parse_manifest, runtime_env
 
-    manifest = _manifest(task)
+    manifest = manifest_of(task)
     environment = {}
     if manifest is not None:
         environment = runtime_env(parse_manifest(manifest, _settings(task).views))
@@ -184,13 +227,17 @@ def _set_up_runner(task: Mapping[str, Any]) -> None:
         if environment.keys() - {"env_vars"}:
             raise Unsupported("the manifest brings software, which takes a Ray cluster to run in")
         return
+    _join_ray(task, environment)
+
+
+def _join_ray(like: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
     import ray
 
     try:
         ray.init(
-            address=task["ray_address"],
-            namespace=task["ray_namespace"],
-            runtime_env=environment or None,
+            address=like["ray_address"],
+            namespace=like["ray_namespace"],
+            runtime_env=dict(environment) or None,
             logging_level=logging.WARNING,
             log_to_driver=False,
         )
@@ -205,7 +252,8 @@ def _nothing() -> None:
     """What a worker does to show that it is there."""
 
 
-def _manifest(task: Mapping[str, Any]) -> str | None:
+def manifest_of(task: Mapping[str, Any]) -> str | None:
+    """The environment that the code of a task's view runs in, if it says which."""
     from udtf.view_record import read_view
 
     chosen: str | None = task["options"].get("manifest")

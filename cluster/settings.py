@@ -293,6 +293,9 @@ class JobSettings(Section):
     """Jobs that run at a time, each with a driver process of about 300 MB; others wait."""
     queued_max: Positive = 256
     """Jobs that wait; beyond it 503."""
+    spare_driver_s: Annotated[float, Field(ge=0)] = 300
+    """A driver is kept ready this long for the next job, once there was one: it would take seconds
+    to start. It has 300 MB; 0 keeps none."""
     attempts_max: Positive = 3
     """Drivers that a job may use up: one that dies or makes no progress is replaced."""
     stall_timeout_s: Seconds = 300

@@ -10,15 +10,21 @@ import io
 import logging
 import math
 import os
+from typing import TYPE_CHECKING
 
 from ray import serve
 from ray.serve import Application
 
 from cluster import telemetry
-from cluster.errors import InvalidInput, ServiceUnavailable
+from cluster.errors import DestrierError, InvalidInput, ServiceUnavailable
 from cluster.settings import Settings
 from serve_app.gateway import Gateway
 from serve_app.listener import Listener
+
+if TYPE_CHECKING:
+    from actors.server import Server
+
+logger = logging.getLogger(__name__)
 
 APPLICATION = "destrier"
 DEPLOYMENT = "server"
@@ -39,14 +45,27 @@ async def build_gateway(settings: Settings, replica: str) -> Gateway:
 
     server = Server.on_ray(settings)
     app = create_app(settings, server, build_authenticator(settings))
+    resuming = asyncio.create_task(_resume_jobs(server))
+
+    async def close() -> None:
+        resuming.cancel()
+        await server.close()
+
     return Gateway(
         app,
         settings,
         server.healthy,
         replica,
-        server.close,
+        close,
         tells_request_id=settings.http.ingress == "direct",
     )
+
+
+async def _resume_jobs(server: "Server") -> None:
+    try:
+        await server.resume_jobs()
+    except DestrierError as error:
+        logger.warning("jobs go on when the next request asks for them: %s", error.message)
 
 
 class ListeningReplica:

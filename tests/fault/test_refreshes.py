@@ -75,8 +75,9 @@ def wanted(ids: range) -> list[tuple[int, int]]:
 
 
 @asynccontextmanager
-async def serving(tmp_path: Path) -> AsyncIterator[Server]:
-    settings = make_settings(tmp_path / "root", jobs={"flush_interval_s": 0.1})
+async def serving(tmp_path: Path, spare_driver_s: float = 0) -> AsyncIterator[Server]:
+    jobs = {"flush_interval_s": 0.1, "spare_driver_s": spare_driver_s}
+    settings = make_settings(tmp_path / "root", jobs=jobs)
     server = Server.local(settings)
     try:
         yield server
@@ -140,6 +141,44 @@ async def test_refreshes_from_the_first_to_one_with_nothing_to_do(tmp_path: Path
         assert await shown(server) == wanted(range(10))
         job = await over(server, await server.refresh_view(VIEW, QUICK))
         assert job.result is not None and job.result.mode is RefreshMode.NO_OP
+        assert below() == []
+
+
+async def one_driver_but(*others: int) -> int:
+    for _ in range(int(WAIT_S * 20)):
+        pids = [process.pid for process in drivers()]
+        if len(pids) == 1 and pids[0] not in others:
+            return pids[0]
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"never one driver: {pids}")
+
+
+async def test_a_driver_is_ready_for_the_next_job_and_ends_with_its_owner(tmp_path: Path) -> None:
+    async with serving(tmp_path, spare_driver_s=60) as server:
+        await make_table(server, SOURCE, rows(0, 6))
+        await server.create_view(VIEW, chunker(0), new_key())
+        assert drivers() == []
+        assert (await over(server, await server.refresh_view(VIEW, QUICK))).result is not None
+        spare = await one_driver_but()
+        await server.insert_rows(SOURCE, None, InsertMode.APPEND, new_key(), ipc(rows(6, 4)))
+        job = await over(server, await server.refresh_view(VIEW, QUICK))
+        assert job.result is not None and job.result.mode is RefreshMode.INCREMENTAL
+        assert await shown(server) == wanted(range(10))
+        # It was used up, and another one took its place.
+        await one_driver_but(spare)
+    assert below() == []
+
+
+async def test_a_driver_that_nobody_needs_leaves(tmp_path: Path) -> None:
+    async with serving(tmp_path, spare_driver_s=1) as server:
+        await make_table(server, SOURCE, rows(0, 6))
+        await server.create_view(VIEW, chunker(0), new_key())
+        await over(server, await server.refresh_view(VIEW, QUICK))
+        await one_driver_but()
+        for _ in range(int(WAIT_S * 20)):
+            if not below():
+                break
+            await asyncio.sleep(0.05)
         assert below() == []
 
 

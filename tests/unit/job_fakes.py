@@ -4,6 +4,7 @@ A test scripts each driver: what it says, when, and how it ends.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -62,17 +63,24 @@ def planned(items: int = 2, key: str = "key", version: int = 7) -> dict[str, Any
     return {"type": "planned", **to_json(summary)}
 
 
+def fragment(number: int) -> str:
+    """What names a fragment that was written, with one file."""
+    return json.dumps({"files": [{"path": f"f{number}"}]})
+
+
 def item(number: int, state: ItemState = ItemState.DONE) -> dict[str, Any]:
     """What a driver says of an item that ended."""
     error = None if state is ItemState.DONE else ItemError("user", "ValueError", "bad row")
-    status = ItemStatus(f"i{number}", state, 1, 10, 5, (f"f{number}",), error, f"part {number}")
+    files = (fragment(number),)
+    status = ItemStatus(f"i{number}", state, 1, 10, 5, files, error, f"part {number}")
     return {"type": "item", **status.to_json()}
 
 
 def publish(job_id: str, version: int = 7) -> dict[str, Any]:
     """What a driver says when all is computed."""
     mark = Watermark(("s",), "/s", None, version, 1, "d", None, None, None, job_id, 1)
-    request = PublishRequest(job_id, 1, RefreshMode.REBUILD, True, None, ("f1", "f2"), 10, mark)
+    files = (fragment(1), fragment(2))
+    request = PublishRequest(job_id, 1, RefreshMode.REBUILD, True, None, files, 10, mark)
     return {"type": "publish", "request": to_json(request), "summary": None}
 
 
@@ -132,6 +140,9 @@ class FakeDrivers:
         self.started.append(driver)
         return driver
 
+    async def close(self) -> None:
+        """Nothing is kept."""
+
 
 class FakeViews:
     """One view with a source (job_ports.JobViews, auto_refresh.SourceChanges)."""
@@ -143,6 +154,8 @@ class FakeViews:
         self.change = SourceChange(0, 100)
         self.find_error: DestrierError | None = None
         self.publish_errors: list[DestrierError] = []
+        self.discard_errors: list[DestrierError] = []
+        self.discarded: list[tuple[str, tuple[str, ...]]] = []
         self.publish_gate: asyncio.Event | None = None
         self.commits: dict[str, int] = {}
         self.calls = 0
@@ -176,6 +189,13 @@ class FakeViews:
             raise self.publish_errors.pop(0)
         version = self.commits.setdefault(request.job_id, 10 + len(self.commits))
         return PublishedView(version, 4)
+
+    async def discard(self, submission: Submission, job_id: str, kept: Sequence[str]) -> int:
+        """Note it."""
+        if self.discard_errors:
+            raise self.discard_errors.pop(0)
+        self.discarded.append((job_id, tuple(kept)))
+        return 1
 
 
 class FakeCapacity:
