@@ -6,6 +6,7 @@ Then the rows that are stored are compared with what plain Python makes of the s
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -49,9 +50,22 @@ def _options(view: View, follower: Follower, random: Random) -> dict[str, Any]:
     return options
 
 
+def _between(
+    view: View, follower: Follower, events: ViewEvents, random: Random
+) -> Callable[[], object] | None:
+    """What happens while a refresh is under way; mostly nothing."""
+
+    def another_refresh() -> None:
+        follower.history.step()
+        follower.refresh(view)
+
+    happenings = [lambda: events.happen(view), follower.history.step, another_refresh]
+    return random.choice(happenings) if random.random() < 0.1 else None
+
+
 def _follow(folder: Path, seed: int, steps: int, totals: dict[str, Counter[Any]]) -> None:
     random = Random(seed)
-    follower = Follower(folder / "root", random)
+    follower = Follower.local(folder / "root", random)
     events = ViewEvents(follower, random)
     followed = views()
     try:
@@ -65,9 +79,7 @@ def _follow(folder: Path, seed: int, steps: int, totals: dict[str, Counter[Any]]
                     continue
                 if random.random() < 0.15:
                     events.happen(view)
-                between = None
-                if random.random() < 0.08:
-                    between = lambda view=view: events.happen(view)  # noqa: E731
+                between = _between(view, follower, events, random)
                 follower.refresh(view, between, **_options(view, follower, random))
     except BaseException as error:
         error.add_note(f"seed {seed}, after {', '.join(follower.history.happened)}")

@@ -20,12 +20,15 @@ import pytest
 
 from actors.job_views import OwnedViews
 from actors.model import Assignment, CreateMode, InsertMode, NewTable
+from actors.owners import Owners
 from actors.reads import Reads
+from actors.server import Server
 from actors.sql import prepare_expression
 from cluster.clock import SystemClock
 from cluster.errors import ConcurrentModification
+from cluster.settings import Settings
 from tests.contract.domain import DATABASE, ipc, make_settings, new_key, ref
-from tests.contract.view_domain import ViewServer
+from tests.contract.view_domain import ViewOwners
 from tests.property.source_history import SourceHistory
 from tests.property.view_oracle import COLUMNS, Row, Shown, View
 from tests.unit.refresh_lab import Notes
@@ -38,6 +41,13 @@ from udtf.refresh_plan import plan_refresh
 from udtf.spec import ViewKind
 
 SOURCE = ref("source")
+
+
+def small_items(root: Path, **sections: Any) -> Settings:
+    """Settings with which few rows make several items, so that their order matters."""
+    sizes = {"batch_rows": 16, "source_task_rows": 9, "concurrency": 1}
+    storage = {"root": str(root), "durability": "none"}
+    return make_settings(root, **{"views": sizes, "storage": storage, **sections})
 
 
 class LocalItems:
@@ -84,7 +94,7 @@ class ServedHistory(SourceHistory):
     """A source that some programs change by themselves and others through a server."""
 
     def __init__(
-        self, folder: Path, random: Random, server: ViewServer, wait: Callable[[Any], Any]
+        self, folder: Path, random: Random, server: Server, wait: Callable[[Any], Any]
     ) -> None:
         self._server = server
         self._wait = wait
@@ -126,25 +136,28 @@ class ServedHistory(SourceHistory):
 class Follower:
     """A database with one source and views of it; refreshes them and checks what they show."""
 
-    def __init__(self, root: Path, random: Random, runner: Runner = Runner.NATIVE) -> None:
-        # Cut into several items each, so that their order and their number matter.
-        sizes = {"batch_rows": 16, "source_task_rows": 9, "concurrency": 1}
-        self._settings = make_settings(
-            root, views=sizes, storage={"root": str(root), "durability": "none"}
-        )
+    def __init__(
+        self, settings: Settings, owners: Owners, random: Random, runner: Runner = Runner.NATIVE
+    ) -> None:
+        self._settings = settings
         self._random = random
         self._runner = runner
-        self._folder = root / DATABASE
+        self._folder = Path(settings.storage.root) / DATABASE
         self._folder.mkdir(parents=True)
         self._loop = asyncio.Runner()
-        self.server = ViewServer(self._settings)
-        self._owned = OwnedViews(
-            self._settings, self.server.owners, Reads(self._settings, SystemClock())
-        )
+        clock = SystemClock()
+        self.server = Server(settings, owners, clock)
+        self._owned = OwnedViews(settings, owners, Reads(settings, clock))
         self.history = ServedHistory(self._folder, random, self.server, self.wait)
         self.ways: Counter[tuple[str, str, int]] = Counter()
         self.events: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
+
+    @staticmethod
+    def local(root: Path, random: Random) -> "Follower":
+        """With everything in this process."""
+        settings = small_items(root)
+        return Follower(settings, ViewOwners(settings), random)
 
     def wait(self, call: Awaitable[Any]) -> Any:
         """What an operation of the server answers."""
@@ -184,6 +197,13 @@ class Follower:
             runner=self._runner,
             settings=self._settings,
         )
+
+    def compute(self, view: View, **options: Any) -> PublishRequest:
+        """A refresh up to its publication, of a view that is behind."""
+        task = self.task(view, RefreshOptions(**options))
+        request = run_refresh(task, Notes(), prepare_expression)
+        assert request is not None
+        return request
 
     def publish(self, view: View, request: PublishRequest) -> Any:
         """Commit what a refresh computed, as the owner of jobs has it done."""
@@ -317,7 +337,7 @@ class ViewEvents:
         try:
             done = database.open_materialized_view(view.name).refresh()
         except (RuntimeError, ValueError) as error:
-            follower.events[f"LanceDB refused: {_anonymous(str(error))[:60]}"] += 1
+            follower.events[f"LanceDB refused: {_anonymous(str(error))[:300]}"] += 1
             return
         follower.events[f"LanceDB {done.mode}"] += 1
         latest = follower.source_rows(follower.history.dataset.version)
