@@ -173,6 +173,11 @@ class JobEntry:
         """The view is gone: the job is no part of another view's history."""
         self._put(replace(self.stored, forgotten=True))
 
+    def clear(self) -> None:
+        """What the job wrote in vain is deleted."""
+        if not self.stored.is_cleared:
+            self._put(replace(self.stored, is_cleared=True))
+
     def _put(self, stored: StoredJob) -> None:
         self.stored = stored
         self._journal.put_job(stored)

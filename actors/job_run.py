@@ -307,6 +307,9 @@ class JobRun:
         """Something else changed the view since the refresh was planned: plan it anew."""
         entry = self._entry
         entry.keep_publish(None)
+        if entry.job.submission.options.source_version is None:
+            # The view may show a newer version of the source by now.
+            entry.update(resolved=None)
         entry.event("attempt", f"attempt {entry.job.attempt} was in vain: {error.message}")
         if entry.job.attempt >= self._limits.attempts_max:
             return Failed(replace(failure_of(JobPhase.PUBLISH, error), retryable=True))

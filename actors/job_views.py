@@ -1,7 +1,7 @@
 """Views as jobs need them: found with their source, looked at for changes, and committed to."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +115,21 @@ class OwnedViews:
         self, view: TableRef, location: TableLocation, request: PublishRequest
     ) -> PublishedView:
         """Commit what a refresh computed; see job_ports.JobViews."""
+        commit = await self._on_table(view, location, "publish_view", request)
+        return PublishedView(commit.version, commit.rows_evicted)
+
+    async def discard(self, submission: Submission, job_id: str, kept: Sequence[str]) -> int:
+        """Delete what a job wrote in vain; see job_ports.JobViews."""
+        view = TableRef(submission.database, ObjectId(submission.view_id))
+        count: int = await self._on_table(
+            view, submission.view, "discard_refresh", job_id, tuple(kept)
+        )
+        return count
+
+    async def _on_table(
+        self, view: TableRef, location: TableLocation, method: str, *arguments: Any
+    ) -> Any:
+        """Call the owner of the view's table, if it is still the life that is meant."""
         record, owner = await self._owners.open_table(view)
         found = record.location
         if found.uri != location.uri or location.incarnation not in (None, found.incarnation):
@@ -122,12 +137,9 @@ class OwnedViews:
         if found.incarnation is None:
             found = replace(found, incarnation=await owner.call("incarnation", found))
         try:
-            commit = await owner.call("publish_view", found, request)
-        except (DestrierError, TimeoutError) as error:
-            if isinstance(error, DestrierError):
-                raise
+            return await owner.call(method, found, *arguments)
+        except TimeoutError:
             raise OutcomeUnknown(f"the owner of view {view.id} did not answer") from None
-        return PublishedView(commit.version, commit.rows_evicted)
 
 
 def worker_resources(udtf: UdtfSpec | None, settings: Settings) -> WorkerResources:

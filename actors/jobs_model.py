@@ -161,12 +161,14 @@ class Job:
 class StoredJob:
     """A job and what its owner needs to go on with it.
 
-    `publish` is set once all is computed; `forgotten` says that the view is gone.
+    `publish` is set once all is computed; `forgotten` says that the view is gone, `is_cleared` that
+    no file is left that the job wrote in vain.
     """
 
     job: Job
     publish: PublishRequest | None = None
     forgotten: bool = False
+    is_cleared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
