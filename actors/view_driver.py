@@ -206,7 +206,10 @@ class Prepared:
             import udtf.refresh  # noqa: F401 - it is loaded, and Daft and Lance with it
 
             if like["runner"] == Runner.RAY:
+                from udtf.plan import get_ready
+
                 _join_ray(like, {})
+                get_ready(Runner.RAY)
         except Exception as error:  # noqa: BLE001 - raised again where the driver waits for it
             self._error = error
 

@@ -89,6 +89,14 @@ def run_items(
             return
 
 
+def get_ready(runner: Runner) -> None:
+    """Have Daft start what it keeps for all plans of this process: a second on Ray. Blocks."""
+    _choose(runner)
+    # Values alone would be handed back without any worker.
+    one = daft.from_pydict({_ITEM: [0]}).into_batches(1)
+    one.select(daft.col(_ITEM) + 1).to_pydict()
+
+
 def nodes(runner: Runner) -> list[Mapping[str, float]]:
     """What the machines of the runner have, by Ray's names of resources."""
     if runner is Runner.RAY:
@@ -110,11 +118,15 @@ def free(runner: Runner) -> list[Mapping[str, float]]:
     return nodes(runner)
 
 
-def _plan(items: Sequence[WorkItem], spec: HostSpec, pool: Pool) -> Any:
-    if pool.runner is Runner.RAY:
+def _choose(runner: Runner) -> None:
+    if runner is Runner.RAY:
         daft.set_runner_ray(noop_if_initialized=True)
     elif daft.runners.get_or_infer_runner_type() != Runner.NATIVE:
         daft.set_runner_native()
+
+
+def _plan(items: Sequence[WorkItem], spec: HostSpec, pool: Pool) -> Any:
+    _choose(pool.runner)
     asked = pool.resources
     per_call = pool.children * _items_per_child(len(items), pool)
     on_ray = pool.runner is Runner.RAY
