@@ -8,6 +8,7 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -22,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from udtf.frames import HEADER, Frame
-from udtf.guard import STATUS
+from udtf.guard import NUMBER
 
 PROGRAM = Path(__file__).with_name("child.py")
 
@@ -60,6 +61,7 @@ class ChildPipes:
         self._printed = bytearray()
         self._is_silent = False
         self._is_deaf = False
+        self._guard: int | None = None
         self._is_told = False
         self._outgoing: deque[memoryview] = deque()
         self._head = bytearray()
@@ -121,6 +123,8 @@ class ChildPipes:
             # The guard does not answer; the kernel kills the code's process with it.
             self._process.kill()
         self._process.wait()
+        if self._guard is not None:
+            self._see_off(self._guard)
         with contextlib.suppress(BlockingIOError):
             while self._keep_prints():
                 pass
@@ -244,11 +248,31 @@ class ChildPipes:
     def _ended(self, timeout_s: float) -> int | None:
         """What the guard says of the process's end, within the time."""
         self._lifeline.settimeout(timeout_s)
-        try:
-            data = self._lifeline.recv(STATUS.size)
-        except OSError:
-            return None
-        if len(data) < STATUS.size:
+        if self._guard is None and (guard := self._told()) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._guard = os.pidfd_open(guard)
+        status = self._told()
+        if status is None:
             return None
         self._is_told = True
-        return os.waitstatus_to_exitcode(STATUS.unpack(data)[0])
+        return os.waitstatus_to_exitcode(status)
+
+    def _told(self) -> int | None:
+        """The next number that the guard tells: its id, then the status of the process."""
+        try:
+            data = self._lifeline.recv(NUMBER.size)
+        except OSError:
+            return None
+        return int(NUMBER.unpack(data)[0]) if data else None
+
+    def _see_off(self, guard: int) -> None:
+        """Return when the guard is gone; one that has not told of the end is killed."""
+        try:
+            if not self._is_told:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(guard, signal.SIGKILL)
+            waiting = select.poll()
+            waiting.register(guard, select.POLLIN)
+            waiting.poll(_ENDING_S * 1_000)
+        finally:
+            os.close(guard)

@@ -1,9 +1,10 @@
 """The guard of a process that runs user code: no process of the code's outlives its worker.
 
-The program of the child forks before anything is loaded. The parent half, the guard, waits until
-the code's process ends or the worker closes its end of a socket, as the kernel does for a worker
-that dies. Then the guard kills everything that the code has started, also what has moved to a
-session of its own: orphans become children of the guard. It tells how the process ended.
+The program of the child forks before anything is loaded. One half, the guard, waits until the
+code's process ends or the worker closes its end of a socket, as the kernel does for a worker that
+dies. Then the guard kills everything that the code has started, also what has moved to a session of
+its own: orphans become children of the guard. It tells its own id first and, in the end, how the
+process ended.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-STATUS = struct.Struct("<i")
+NUMBER = struct.Struct("<i")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -31,9 +32,12 @@ _PARENT_FIELD = 1
 def fork_guarded(lifeline: int, pipes: tuple[int, int], folder: str) -> None:
     """Fork; returns in the half that is to run the code, in a session of its own.
 
-    The other half guards it, removes `folder` when it has ended, and never returns. Must be called
-    before there are threads.
+    The other half guards it, removes `folder` when it has ended, and never returns; it is no child
+    of the worker's. Must be called before there are threads.
     """
+    # Ray kills the children of a worker that ends, before they could do anything about it.
+    if os.fork() != 0:
+        os._exit(0)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     guard = os.getpid()
     child = os.fork()
@@ -58,6 +62,7 @@ def _guard(child: int, lifeline: socket.socket, pipes: tuple[int, int], folder: 
     for descriptor in pipes:
         os.close(descriptor)
     os.chdir("/")
+    _tell(lifeline, os.getpid())
     ended = os.pidfd_open(child)
     waiting = select.poll()
     waiting.register(ended, select.POLLIN)
@@ -65,8 +70,12 @@ def _guard(child: int, lifeline: socket.socket, pipes: tuple[int, int], folder: 
     waiting.poll()
     status = _kill_all(child)
     shutil.rmtree(folder, onerror=_make_writable)
+    _tell(lifeline, status)
+
+
+def _tell(lifeline: socket.socket, number: int) -> None:
     with contextlib.suppress(OSError):
-        lifeline.send(STATUS.pack(status))
+        lifeline.send(NUMBER.pack(number))
 
 
 def _kill_all(child: int) -> int:
