@@ -27,8 +27,8 @@ check: .venv/installed ## Run the static checks: format, lint, types, import rul
 	@$(BIN)/lint-imports --no-cache --no-logo > .venv/lint-imports.log || \
 		{ cat .venv/lint-imports.log; exit 1; }
 
-bench: .venv/installed ## Measure beside Lance's own server (5 minutes); ARGS=--quick is a look.
-	@exec $(BIN)/python -m benchmarks.serving $(ARGS)
+bench: .venv/installed ## Measure (5 minutes); BENCH=views measures refreshes; ARGS=--quick is a look.
+	@exec $(BIN)/python -m benchmarks.$(or $(BENCH),serving) $(ARGS)
 
 # The stamps are made last, so that an interrupted set-up starts again.
 .venv/created:
