@@ -72,7 +72,8 @@ class ProgressLines:
         done = [] if total is None else [f"{status.count('items')}/{total} items"]
         line = f"{description(status)}: {', '.join([*done, _counts(status, pace)])}"
         if phase != self._phase or line != self._line:
-            print(line, file=self._file, flush=True)
+            self._file.write(f"{line}\n")
+            self._file.flush()
             self._phase, self._line, self._written_s = phase, line, now_s
 
 

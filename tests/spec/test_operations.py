@@ -17,6 +17,28 @@ from serve_app.app import build_api
 EXTRA_OPERATIONS = {
     ("GET", "/v1/tables", "ListEnterpriseTables"): "LanceDB Enterprise's connection check",
     ("POST", "/v1/tables/{name}", "CreateEnterpriseTable"): "LanceDB Enterprise's connection check",
+    (
+        "POST",
+        "/v1/materialized_view/{id}/describe",
+        "DescribeMaterializedView",
+    ): "LanceDB's client opens views with it",
+    (
+        "POST",
+        "/v1/materialized_view/{id}/drop",
+        "DropMaterializedView",
+    ): "LanceDB's client drops views with it",
+    (
+        "GET",
+        "/v1/namespace/{id}/materialized_view/list",
+        "ListMaterializedViews",
+    ): "LanceDB's client lists views with it",
+    ("POST", "/v1/jobs/list", "ListJobs"): "LanceDB's client",
+    ("POST", "/v1/jobs/describe", "DescribeJob"): "LanceDB's client waits with it",
+    ("POST", "/v1/jobs/cancel", "CancelJob"): "LanceDB's client",
+    ("POST", "/v1/jobs/pause", "PauseJob"): "LanceDB's client",
+    ("POST", "/v1/jobs/resume", "ResumeJob"): "LanceDB's client",
+    ("POST", "/v1/jobs/query_events", "QueryJobEvents"): "LanceDB's client",
+    ("POST", "/v1/jobs/errors", "ListJobErrors"): "which items of a refresh failed, and why",
 }
 EXTRA_FIELDS = {
     "ErrorResponse": ({"type", "title", "status"}, "the problem fields that customers read"),
@@ -24,6 +46,11 @@ EXTRA_FIELDS = {
     "DeleteFromTableResponse": ({"num_deleted_rows"}, "LanceDB's client reads it"),
     "QueryTableRequest": ({"order_by"}, "LanceDB's client sends it; to ignore it would be wrong"),
     "AnalyzeTableQueryPlanRequest": ({"order_by"}, "as QueryTableRequest"),
+    "CreateMaterializedViewRequest": ({"query"}, "LanceDB's client sends it instead of a kind"),
+    "RefreshMaterializedViewRequest": (
+        {"full", "source_version", "cascade", "failed_only"},
+        "LanceDB's client sends the first two; the others choose what is refreshed",
+    ),
 }
 # Not sent as objects over HTTP: bodiless requests, Arrow streams, bare numbers, texts and maps.
 NOT_ON_THE_WIRE = {
@@ -52,6 +79,7 @@ NOT_ON_THE_WIRE = {
 NOT_REQUIRED_HERE = {
     "MaterializedViewUdtfEntry": "the whole definition is checked at once, with better words",
     "QueryTableRequest": "a plain scan needs neither vector nor k",
+    "CreateMaterializedViewRequest": "LanceDB's client sends a query instead",
     "AnalyzeTableQueryPlanRequest": "as QueryTableRequest",
 }
 
