@@ -23,12 +23,11 @@ from udtf.items import WorkItem
 from udtf.refresh_model import ItemError, ItemState, ItemStatus
 from udtf.row_fitting import Misfit, Parents, code_rows, query_rows
 from udtf.source_rows import SourceReader
+from udtf.sources import reason_of
 from udtf.spec import CHUNK_INDEX, SOURCE_ROW_ID, ViewKind
 from udtf.view_files import ViewFolder, fragment_rows
 
 logger = logging.getLogger(__name__)
-
-_MESSAGE_CHARACTERS_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,5 +201,4 @@ def _explained(error: BaseException) -> tuple[ItemError, tuple[str, ...]]:
         return ItemError("schema", "SchemaError", str(error)), ()
     logger.warning("an item failed", exc_info=error)
     kind = type(error)
-    message = str(error)[:_MESSAGE_CHARACTERS_MAX]
-    return ItemError("system", kind.__name__, message), tuple(class_names(kind))
+    return ItemError("system", kind.__name__, reason_of(error)), tuple(class_names(kind))

@@ -7,7 +7,7 @@ server has belongs to a layer above this one.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,6 +32,8 @@ _FILTER = "filter"
 # Where in Lance's source an error arose; Lance appends it to every text.
 _PLACE = re.compile(r",? ?/\S+\.rs:\d+:\d+.*", re.DOTALL)
 _REASON_CHARACTERS_MAX = 500
+# A source may have thousands of columns; a message that names them all is not read.
+_NAMES_SHOWN_MAX = 32
 
 
 class SafeSql(Protocol):
@@ -265,7 +267,7 @@ def _field(dataset: Any, what: str, name: str, sql: str) -> pa.Field:
         scanner = dataset.scanner(columns={name: sql}, with_row_id=True)
         return scanner.projected_schema.field(name)
     except (ValueError, OSError, pa.ArrowException) as error:
-        raise InvalidInput(f"{what} of the source query: {_reason(error)}") from None
+        raise InvalidInput(f"{what} of the source query: {reason_of(error)}") from None
 
 
 def _check_filter(dataset: Any, condition: SafeSql) -> None:
@@ -280,7 +282,7 @@ def _check_filter(dataset: Any, condition: SafeSql) -> None:
         # A scan reads it by rules of its own.
         dataset.scanner(columns=[], with_row_id=True, filter=condition.sql).explain_plan()
     except (ValueError, OSError, pa.ArrowException) as error:
-        raise InvalidInput(f"{_FILTER} of the source query: {_reason(error)}") from None
+        raise InvalidInput(f"{_FILTER} of the source query: {reason_of(error)}") from None
 
 
 def _check_definition(definition: ViewDefinition, found: pa.Schema) -> set[str]:
@@ -336,9 +338,12 @@ def _output_schema(definition: ViewDefinition) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(definition.output_schema))
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMES_SHOWN_MAX]))
+    more = len(names) - _NAMES_SHOWN_MAX
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """What an error of Lance's says, without the place in Lance's source where it arose."""
     return _PLACE.sub("", str(error))[:_REASON_CHARACTERS_MAX]

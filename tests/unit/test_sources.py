@@ -194,6 +194,12 @@ def test_code_can_have_only_what_the_query_gives(source: Any) -> None:
         bound(source, text, check("chunker", text, wrong, spec("chunker")))
 
 
+def test_message_names_some_of_many_columns(source: Any) -> None:
+    columns = ", ".join(f"id AS c{number}" for number in range(40))
+    with pytest.raises(InvalidInput, match=r"it gives 'c0', .*, 'c31' and 8 more$"):
+        bound(source, f"SELECT {columns} FROM s", query_view("SELECT id FROM s", ("id", I64)))
+
+
 # Definitions and pins
 
 
