@@ -20,12 +20,18 @@ from tests.unit.view_requests import check, encoded, envelope, spec
 from udtf.spec import ViewDefinition
 
 
+@pytest.fixture(scope="module")
+def items() -> Iterator[None]:
+    """Processes of user code that all tests here use."""
+    with LocalItems().installed():
+        yield
+
+
 @pytest.fixture
-def follower(tmp_path: Path) -> Iterator[Follower]:
+def follower(tmp_path: Path, items: None) -> Iterator[Follower]:
     """A source of 40 rows at most, without views."""
     follower = Follower.local(tmp_path / "root", Random(1))
-    with LocalItems().installed():
-        yield follower
+    yield follower
     follower.close()
 
 

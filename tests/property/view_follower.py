@@ -25,12 +25,12 @@ from actors.reads import Reads
 from actors.server import Server
 from actors.sql import prepare_expression
 from cluster.clock import SystemClock
-from cluster.errors import ConcurrentModification
+from cluster.errors import ConcurrentModification, TableNotFound
 from cluster.settings import Settings
 from tests.contract.domain import DATABASE, ipc, make_settings, new_key, ref
 from tests.contract.view_domain import ViewOwners
 from tests.property.source_history import SourceHistory
-from tests.property.view_oracle import COLUMNS, Row, Shown, View
+from tests.property.view_oracle import Row, Shown, View
 from tests.unit.refresh_lab import Notes
 from udtf.code_process import CodeProcess, CodeSpec
 from udtf.host import HostSpec, ItemHost
@@ -109,22 +109,35 @@ class ServedHistory(SourceHistory):
             "served recreation": (1, self._served_recreation),
         }
 
+    def _served(self, call: Callable[[], Awaitable[Any]]) -> None:
+        """Have the server do it, at the second call if the first tells it that the source is not
+        the table that it knew."""
+        try:
+            self._wait(call())
+        except TableNotFound:
+            self._wait(call())
+
     def _served_insert(self) -> None:
         rows = ipc(self._full(self._rows(self._new_ids())))
-        self._wait(self._server.insert_rows(SOURCE, None, InsertMode.APPEND, new_key(), rows))
+        server, append = self._server, InsertMode.APPEND
+        self._served(lambda: server.insert_rows(SOURCE, None, append, new_key(), rows))
 
     def _served_update(self) -> None:
         column, value = self._random.choice([("v", "v + 3"), ("w", "2"), ("s", "'y z'")])
         changes = [Assignment((column,), value)]
-        where = self._condition()
-        self._wait(self._server.update_rows(SOURCE, None, new_key(), changes, where, None, None))
+        where, server = self._condition(), self._server
+        self._served(
+            lambda: server.update_rows(SOURCE, None, new_key(), changes, where, None, None)
+        )
 
     def _served_delete(self) -> None:
-        self._wait(self._server.delete_rows(SOURCE, None, new_key(), self._condition(), None))
+        where = self._condition()
+        self._served(lambda: self._server.delete_rows(SOURCE, None, new_key(), where, None))
 
     def _served_overwrite(self) -> None:
         rows = ipc(self._full(self._rows(self._new_ids(20))))
-        self._wait(self._server.insert_rows(SOURCE, None, InsertMode.OVERWRITE, new_key(), rows))
+        server, overwrite = self._server, InsertMode.OVERWRITE
+        self._served(lambda: server.insert_rows(SOURCE, None, overwrite, new_key(), rows))
 
     def _served_recreation(self) -> None:
         self._wait(self._server.catalog(DATABASE).drop_table(SOURCE.id))
@@ -152,6 +165,7 @@ class Follower:
         self.ways: Counter[tuple[str, str, int]] = Counter()
         self.events: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
+        self.log: list[str] = []
 
     @staticmethod
     def local(root: Path, random: Random) -> "Follower":
@@ -179,6 +193,10 @@ class Follower:
     def dataset(self, view: View) -> Any:
         """The view's table as Lance sees it."""
         return lance.dataset(str(self._folder / f"{view.name}.lance"))
+
+    def source_of(self, view: View) -> Any:
+        """The view's source as Lance sees it."""
+        return lance.dataset(str(self._folder / f"{view.source}.lance"))
 
     # --- refreshes --------------------------------------------------------------------------------
 
@@ -226,8 +244,9 @@ class Follower:
         assert notes.summary is not None
         mode, reason = notes.summary.mode.value, notes.summary.reason
         where = f"{view.name} at version {notes.summary.source_version}: {mode}, {reason}"
+        self.log.append(where)
         assert not was_foreign or mode == "rebuild", where
-        wanted = self.source_rows(notes.summary.source_version)
+        wanted = self.source_rows(view, notes.summary.source_version)
         if between is not None:
             between()
         if request is not None:
@@ -244,15 +263,18 @@ class Follower:
                 self.events["repeated publication"] += 1
         self.ways[view.definition.kind.value, mode, tier] += 1
         self.reasons[_anonymous(reason)] += 1
-        if not view.is_foreign:
+        if request is not None or between is None:
             capped = options.get("output_limit")
             view.check(self.shown(view), wanted, where, capped)
         return mode
 
-    def source_rows(self, version: int) -> list[Row]:
-        """All rows of a version of the source."""
-        source = self.history.dataset.checkout_version(version)
-        return list(source.scanner(list(COLUMNS), with_row_id=True).to_table().to_pylist())
+    def source_rows(self, view: View, version: int | None = None) -> list[Row]:
+        """All rows of a version of the view's source, or of the latest."""
+        source = self.source_of(view)
+        if version is not None:
+            source = source.checkout_version(version)
+        scanner = source.scanner(list(view.columns), with_row_id=True)
+        return list(scanner.to_table().to_pylist())
 
     def shown(self, view: View) -> Shown:
         """The rows that the view shows, in its own columns."""
@@ -291,6 +313,7 @@ class ViewEvents:
             "lancedb": self._lancedb,
         }[name](view, self._follower.dataset(view), rows)
         self._follower.events[f"{name} of a view"] += 1
+        self._follower.log.append(f"{view.name}: {name}")
         if name != "lancedb" and self._follower.shown(view) != before:
             view.is_foreign = True
 
@@ -340,7 +363,8 @@ class ViewEvents:
             follower.events[f"LanceDB refused: {_anonymous(str(error))[:300]}"] += 1
             return
         follower.events[f"LanceDB {done.mode}"] += 1
-        latest = follower.source_rows(follower.history.dataset.version)
+        follower.log.append(f"{view.name}: LanceDB {done}")
+        latest = follower.source_rows(view)
         view.is_foreign = False
         try:
             view.check(follower.shown(view), latest, "LanceDB")

@@ -43,7 +43,8 @@ class View:
     """A view, and its rows as a function of the rows of its source.
 
     With a `cap` any so many of these rows are right. `diligence` is how many of ten steps the view
-    follows. `is_foreign` says that somebody else changed its rows since its last refresh.
+    follows, `source` the table that it reads `columns` of. `is_foreign` says that somebody else
+    changed the view's rows since its last refresh.
     """
 
     name: str
@@ -51,6 +52,8 @@ class View:
     exact: Callable[[list[Row]], Shown]
     diligence: int = 10
     cap: int | None = None
+    source: str = "source"
+    columns: tuple[str, ...] = COLUMNS
     is_foreign: bool = False
 
     def check(self, shown: Shown, source: list[Row], where: str, cap: int | None = None) -> None:
@@ -79,6 +82,10 @@ def _pairs(rows: list[Row]) -> Shown:
 
 def _ids(rows: list[Row]) -> Shown:
     return Counter((row["id"], row["_rowid"]) for row in rows)
+
+
+def _large(rows: list[Row]) -> Shown:
+    return Counter((row["id"], row["twice"], row["_rowid"]) for row in rows if row["twice"] > 8)
 
 
 def _words(rows: list[Row]) -> Shown:
@@ -150,4 +157,12 @@ def views() -> list[View]:
         ),
         View("totals", _code("udtf", present, _TOTALS, totals, partition_by="s"), _totals, 3),
         View("total", _code("udtf", present, _TOTALS, totals), _total, 2),
+        View(
+            "of_doubled",
+            _query("SELECT id, twice FROM doubled WHERE twice > 8", id=_I64, twice=_I64),
+            _large,
+            6,
+            source="doubled",
+            columns=("id", "twice"),
+        ),
     ]
