@@ -144,11 +144,7 @@ class Jobs:
             return found or await self._new(submission)
 
     async def _new(self, submission: Submission) -> str:
-        waiting = sum(entry.job.state is JobState.PENDING for entry in self._book)
-        if waiting >= self._limits.queued_max:
-            raise Throttling(
-                f"{waiting} jobs wait, the most that jobs.queued_max allows; try again later"
-            )
+        self._check_room(submission)
         items: list[ItemStatus] = []
         key = None
         if submission.failed_only:
@@ -167,6 +163,20 @@ class Jobs:
         self._book.add(entry)
         self._run(entry)
         return job.job_id
+
+    def _check_room(self, submission: Submission) -> None:
+        waiting = [entry.job for entry in self._book if entry.job.state is JobState.PENDING]
+        if len(waiting) >= self._limits.queued_max:
+            raise Throttling(
+                f"{len(waiting)} jobs wait, the most that jobs.queued_max allows; try again later"
+            )
+        view = (submission.database, submission.view_id)
+        of_view = sum((job.database, job.view_id) == view for job in waiting)
+        if of_view >= self._limits.queued_per_view_max:
+            raise Throttling(
+                f"{of_view} refreshes of this view wait, the most that jobs.queued_per_view_max"
+                " allows; try again later, or cancel one"
+            )
 
     async def _shared(self, submission: Submission) -> str | None:
         """A live job that does what is asked for, as things stand."""

@@ -320,7 +320,7 @@ class ServerOperations(Protocol):
     # --- jobs -------------------------------------------------------------------------------------
 
     async def list_jobs(self, database: str, page_token: str | None, limit: int) -> JobPage:
-        """Jobs of a database, newest first."""
+        """Jobs of a database, newest first, older than `page_token`, the id of one."""
         ...
 
     async def describe_job(self, database: str, job_id: str) -> Job:

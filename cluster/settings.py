@@ -293,6 +293,8 @@ class JobSettings(Section):
     """Jobs that run at a time, each with a driver process of about 300 MB; others wait."""
     queued_max: Positive = 256
     """Jobs that wait; beyond it 503."""
+    queued_per_view_max: Positive = 16
+    """Refreshes of one view that wait; beyond it 503, so that no view takes up the whole queue."""
     spare_driver_s: Annotated[float, Field(ge=0)] = 300
     """A driver is kept ready this long for the next job, once there was one: it would take seconds
     to start. It has 300 MB; 0 keeps none."""

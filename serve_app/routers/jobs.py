@@ -40,15 +40,21 @@ router = OperationRouter("/v1/jobs", ["Job"])
 @router.post("/list")
 async def list_jobs(call: OnDatabase, body: ListJobsRequest) -> ListJobsResponse:
     """List the jobs of the views that the caller may read, newest first."""
-    size = body.page_size(call.limits)
+    size = asked = body.page_size(call.limits)
     jobs: list[Job] = []
     token = body.page_token or None
-    while True:
-        page = await call.server.list_jobs(call.database, token, size - len(jobs))
+    while len(jobs) < size:
+        page = await call.server.list_jobs(call.database, token, asked)
         jobs += [job for job in page.items if _may(call, Right.READ, job)]
         token = page.page_token
-        if token is None or len(jobs) >= size:
-            return ListJobsResponse(jobs=[JobEntry.of(job) for job in jobs], page_token=token)
+        if token is None:
+            break
+        # Whoever may read few of many jobs is not to cost a look at each.
+        asked = min(2 * asked, call.limits.page_size_max)
+    if len(jobs) > size:
+        jobs = jobs[:size]
+        token = jobs[-1].job_id
+    return ListJobsResponse(jobs=[JobEntry.of(job) for job in jobs], page_token=token)
 
 
 @router.post("/describe")

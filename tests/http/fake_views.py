@@ -85,10 +85,11 @@ class FakeViews:
 
     async def list_jobs(self, database: str, page_token: str | None, limit: int) -> JobPage:
         self.saw("list_jobs", database, page_token, limit)
-        start = int(page_token or 0)
         every = [job for job in self.jobs.values() if job.database == database]
-        more = start + limit < len(every)
-        return Page(tuple(every[start : start + limit]), str(start + limit) if more else None)
+        ids = [job.job_id for job in every]
+        rest = every[0 if page_token is None else ids.index(page_token) + 1 :]
+        found = tuple(rest[:limit])
+        return Page(found, found[-1].job_id if len(rest) > limit else None)
 
     async def describe_job(self, database: str, job_id: str) -> Job:
         self.saw("describe_job", database, job_id)

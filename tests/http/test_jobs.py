@@ -146,8 +146,8 @@ def test_jobs_are_listed_by_page(client: HttpClient) -> None:
     second = {"job_id": "b", "table": "v", "state": "IN_PROGRESS", "phase": "compute", **entry}
     assert client.post("/v1/jobs/list", {}).json() == {"jobs": [first, second]}
     page = client.post("/v1/jobs/list", {"limit": 1}).json()
-    assert page == {"jobs": [first], "page_token": "1"}
-    page = client.post("/v1/jobs/list", {"limit": 1, "page_token": "1"}).json()
+    assert page == {"jobs": [first], "page_token": "a"}
+    page = client.post("/v1/jobs/list", {"limit": 1, "page_token": "a"}).json()
     assert page == {"jobs": [second]}
     assert_problem(client.post("/v1/jobs/list", {"limit": 0}), 400, 13)
 
@@ -164,6 +164,20 @@ def test_only_jobs_of_views_that_one_may_read_are_seen(client: HttpClient) -> No
     for operation in ("describe", "cancel", "pause", "resume", "query_events", "errors"):
         told = assert_problem(ask(client, operation, key="some"), 404, 10)["error"]
         assert told == unknown.replace("none", "j")
+
+
+def test_listing_few_of_many_jobs_looks_at_few_pages(client: HttpClient) -> None:
+    add(client, *(job(f"j{n:03}", view_id=("w" if n % 100 == 99 else "v",)) for n in range(400)))
+    client.authenticator.add("some", "read:default/w")
+    found: list[str] = []
+    token: str | None = None
+    while token is not None or not found:
+        body = {"limit": 1, "page_token": token}
+        page = client.post("/v1/jobs/list", body, key="some").json()
+        found += [item["job_id"] for item in page["jobs"]]
+        token = page.get("page_token")
+    assert found == ["j099", "j199", "j299", "j399"]
+    assert len([call for call in client.server.calls if call[0] == "list_jobs"]) < 40
 
 
 @pytest.mark.parametrize("operation", ["cancel", "pause", "resume"])

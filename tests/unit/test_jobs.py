@@ -179,6 +179,20 @@ async def test_only_so_many_jobs_run_and_wait(tmp_path: Path) -> None:
         assert (await owner.until_over(second)).state is JobState.DONE
 
 
+async def test_one_view_does_not_take_up_the_queue(tmp_path: Path) -> None:
+    limits = {"queued_per_view_max": 1}
+    async with owned(tmp_path, wait_for_cancel, succeed, succeed, jobs=limits) as owner:
+        first = await owner.jobs.submit(submission())
+        await owner.until_state(first, JobState.RUNNING)
+        second = await owner.jobs.submit(submission(options=RefreshOptions(full=True)))
+        with pytest.raises(Throttling, match=r"jobs\.queued_per_view_max"):
+            await owner.jobs.submit(submission(options=RefreshOptions(output_limit=1)))
+        other = await owner.jobs.submit(submission(view_id=("w",)))
+        await owner.jobs.cancel(DATABASE, first)
+        for job_id in (second, other):
+            assert (await owner.until_over(job_id)).state is JobState.DONE
+
+
 async def test_a_job_runs_after_those_of_its_sources(tmp_path: Path) -> None:
     async with owned(tmp_path, wait_for_cancel, succeed) as owner:
         source = await owner.jobs.submit(submission(view_id=("s",)))
