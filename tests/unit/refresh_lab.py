@@ -1,6 +1,8 @@
 """A source, a view of it and its refreshes in one folder, without servers and jobs."""
 
+import gc
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -180,6 +182,14 @@ class Lab:
         table = self.refresh(**options)
         names = [name for name in table.column_names if name != SOURCE_ROW_ID]
         return sorted((tuple(row[name] for name in names) for row in table.to_pylist()), key=repr)
+
+
+def settle() -> None:
+    """Wait until the workers of this process have ended, with the processes they started."""
+    for thread in threading.enumerate():
+        if thread.name == "items":
+            thread.join(15)
+    gc.collect()
 
 
 def publish(view_uri: str, request: PublishRequest) -> None:

@@ -1,7 +1,5 @@
 """Refreshes as a driver runs them, on Daft's native runner, published by the test itself."""
 
-import gc
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ import pytest
 
 from cluster.errors import InvalidInput
 from cluster.settings import Settings
-from tests.unit.refresh_lab import Lab, Notes, publish
+from tests.unit.refresh_lab import Lab, Notes, publish, settle
 from udtf.host import ItemHost
 from udtf.refresh import RefreshCancelled, RefreshFailed
 from udtf.refresh_model import ItemState, ItemStatus
@@ -69,10 +67,7 @@ class expand:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     yield Lab(tmp_path)
-    for thread in threading.enumerate():
-        if thread.name == "items":
-            thread.join(15)
-    gc.collect()
+    settle()
 
 
 def texts(first: int, count: int) -> pa.Table:
