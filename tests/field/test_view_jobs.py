@@ -4,6 +4,8 @@ Those of what a view shows are in tests/property/test_view_faults.py, those that
 tests/cluster and tests/fault.
 """
 
+import base64
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +15,11 @@ import lance
 import psutil
 import pyarrow as pa
 import pytest
+from ray import cloudpickle
 
+from cluster.settings import Settings
 from tests.unit.refresh_lab import Lab, settle
+from tests.unit.view_requests import check, encoded, envelope, spec
 
 # Daft's runner leaves the pipes of its workers to the garbage collector.
 pytestmark = [
@@ -146,3 +151,29 @@ def expand(source):
     lab.code("udtf", code, output)
     assert lab.sorted_rows() == [("a", 4), ("b", 6)]
     assert lance.dataset(lab.view_uri).count_rows() == 2
+
+
+def test_pickled_code_runs_where_pickles_are_accepted(tmp_path: Path) -> None:
+    """The pickler that Ray brings makes what LanceDB's client sends."""
+    unit = 3
+
+    def expand(id: int) -> Iterator[dict[str, int]]:
+        yield {"tripled": unit * id}
+
+    # By value, as code of a program's main module is: this module is not where workers are.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        data = base64.b64encode(cloudpickle.dumps(expand)).decode()
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    views = {"views": {"concurrency": 1, "cloudpickle": True}}
+    lab = Lab(tmp_path, Settings.model_validate(views))
+    lab.write_source(pa.table({"id": range(3)}))
+    artifact = {"encoding": "cloudpickle", "data": data}
+    record = spec("chunker", envelope("chunker", artifact=artifact))
+    output = encoded(pa.schema([("id", pa.int64()), ("tripled", pa.int64())]))
+    query = "SELECT * FROM source"
+    lab.create_view(check("chunker", query, output, record, views=lab.settings.views))
+    shown = [(row["id"], row["tripled"]) for row in lab.refresh().to_pylist()]
+    assert sorted(shown) == [(0, 0), (1, 3), (2, 6)]
+    settle()

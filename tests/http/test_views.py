@@ -9,6 +9,7 @@ from cluster.identifiers import TableRef
 from tests.http.conftest import HttpClient, assert_problem
 from tests.http.fakes import table_id
 from tests.http.view_values import OUTPUT_SCHEMA
+from tests.unit.view_requests import PYTHON, envelope, spec
 from udtf.spec import ViewKind
 
 QUERY = {"kind": "query", "source_query": "SELECT x FROM t", "output_schema": OUTPUT_SCHEMA}
@@ -96,3 +97,14 @@ def test_view_needs_the_right_to_read_its_source(client: HttpClient) -> None:
 
 def test_root_is_no_view(client: HttpClient) -> None:
     assert_problem(client.post("/v1/materialized_view/$/create", QUERY), 400, 13)
+
+
+def test_code_for_another_python_is_refused_with_both_versions(client: HttpClient) -> None:
+    """Elsewhere a worker failed later, with an error of a pickle."""
+    udtf = spec("udtf", envelope("udtf", runtime={"python": "3.9"}))
+    body = {**QUERY, "kind": "udtf", "udtf_spec": udtf}
+    response = client.post(URL, body)
+    assert_problem(response, 400, 13, "3.9")
+    assert PYTHON in response.text
+    udtf = spec("udtf", envelope("udtf", runtime={"python": PYTHON}))
+    assert client.post(URL, {**QUERY, "kind": "udtf", "udtf_spec": udtf}).status_code == 200
