@@ -343,6 +343,10 @@ class ServerOperations(Protocol):
         """The newest `limit` events of a job, oldest first."""
         ...
 
+    async def select_events(self, events: pa.Table, predicate: str) -> pa.Table:
+        """Those of `events` (job_events.event_table) that an SQL predicate selects."""
+        ...
+
     async def job_errors(
         self, database: str, job_id: str, page_token: str | None, limit: int
     ) -> Page[JobItemError]:

@@ -7,7 +7,10 @@ actors of the cluster.
 import asyncio
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
+
 from actors.distributed import DistributedReads
+from actors.job_events import select_events
 from actors.job_store import JobStore
 from actors.jobs_model import EventPage, Job, JobItemError, JobPage
 from actors.model import (
@@ -319,6 +322,11 @@ class Server:
         """The newest events of a job, oldest first."""
         events: EventPage = await self._owners.jobs().call("events", database, job_id, limit)
         return events
+
+    async def select_events(self, events: pa.Table, predicate: str) -> pa.Table:
+        """The events that `predicate` selects, within the deadline of reads."""
+        limits = self._settings.limits
+        return await self._reads.in_thread(select_events, events, predicate, limits)
 
     async def job_errors(
         self, database: str, job_id: str, page_token: str | None, limit: int

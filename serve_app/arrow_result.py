@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from actors.ports import RowStream
+from udtf.view_record import shown_schema
 
 ARROW_FILE = "application/vnd.apache.arrow.file"
 VERSION_HEADER = "x-lancedb-version"
@@ -131,7 +132,7 @@ class _EncodedScan:
         batches = self._stream.batches()
         rows = 0
         try:
-            with pa.ipc.new_file(part, self._stream.schema) as writer:
+            with pa.ipc.new_file(part, shown_schema(self._stream.schema)) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
                     rows += batch.num_rows

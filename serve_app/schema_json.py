@@ -6,6 +6,7 @@ from enum import Enum
 import pyarrow as pa
 
 from serve_app.wire.schemas import JsonArrowDataType, JsonArrowField, JsonArrowSchema
+from udtf.view_record import shown_schema
 
 Metadata = dict[bytes, bytes] | None
 
@@ -53,7 +54,7 @@ _PLAIN_NAMES: dict[str, tuple[str, str]] = {
 
 def schema_to_json(schema_ipc: bytes, dialect: Dialect) -> JsonArrowSchema:
     """The wire form of a schema that is given as an IPC message."""
-    schema = pa.ipc.read_schema(pa.py_buffer(schema_ipc))
+    schema = shown_schema(pa.ipc.read_schema(pa.py_buffer(schema_ipc)))
     return JsonArrowSchema.model_construct(
         fields=[_field(field, dialect) for field in schema], metadata=_text(schema.metadata)
     )

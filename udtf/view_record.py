@@ -33,8 +33,22 @@ OUTPUT_SCHEMA = "destrier.view.output_schema"
 AUTO_REFRESH = "destrier.view.auto_refresh"
 UDTF_SPEC = "destrier.view.udtf_spec"
 
+# The code of a view and its environment, whose variables may be secrets: for its refreshes alone,
+# whoever may read its rows.
+PRIVATE_METADATA = frozenset({UDTF_SPEC})
+
 # Whoever could write these keys could make a view of any table, past every check.
 RESERVED_METADATA_PREFIXES = ("mv.", "destrier.view.")
+
+
+def shown_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of a table or view as everyone may see it who may read the rows."""
+    metadata = {
+        key: value
+        for key, value in (schema.metadata or {}).items()
+        if key.decode(errors="replace") not in PRIVATE_METADATA
+    }
+    return schema.with_metadata(metadata or None)
 
 
 def view_schema(definition: ViewDefinition) -> pa.Schema:

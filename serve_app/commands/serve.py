@@ -18,7 +18,7 @@ from typing import Any
 
 from cluster import distribution, runtime, telemetry
 from cluster.errors import DestrierError, InvalidInput, ServiceUnavailable
-from cluster.settings import Settings, load_settings
+from cluster.settings import ENVIRONMENT_PREFIX, Settings, load_settings
 from serve_app.commands import failure
 from serve_app.keys import ensure_admin_key
 from serve_app.listener import reserve_address
@@ -121,6 +121,7 @@ def _live(settings: Settings, joined: threading.Event, stop: threading.Event) ->
     """Start everything, say so, wait for `stop`, end everything; `joined` tells that Ray runs."""
     url = f"http://{_authority(settings)}{settings.http.base_path}"
     _introduce_administrator(settings, url)
+    _forget_environment()
     runtime.prepare_environment(settings)
     # Ray Serve takes a second to import, which Ray's own start leaves room for.
     importing = threading.Thread(target=_import_deployment, daemon=True)
@@ -141,6 +142,12 @@ def _live(settings: Settings, joined: threading.Event, stop: threading.Event) ->
             cluster.limit_end()
             deployment.stop(settings)
             runtime.end_actors(settings.ray.namespace)
+
+
+def _forget_environment() -> None:
+    """Keep settings out of the processes that Ray starts, which users' code could look into."""
+    for name in [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX)]:
+        del os.environ[name]
 
 
 def _import_deployment() -> None:

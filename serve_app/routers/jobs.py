@@ -4,13 +4,12 @@ A job belongs to its view: whoever may not read the view is told that there is n
 change the job takes the right to write the view.
 """
 
-import asyncio
 import io
 
 import pyarrow as pa
 from starlette.responses import Response
 
-from actors.job_events import event_table, select_events
+from actors.job_events import event_table
 from actors.jobs_model import Job, JobPhase, JobState
 from cluster.errors import InvalidInput, TransactionNotFound
 from cluster.identifiers import ObjectId
@@ -113,7 +112,7 @@ async def query_job_events(call: OnDatabase, body: QueryJobEventsRequest) -> Res
     page = await call.server.job_events(call.database, body.job_id, looked_at)
     events = event_table(job, page.items)
     if body.filter is not None:
-        events = await asyncio.to_thread(select_events, events, body.filter, call.limits)
+        events = await call.server.select_events(events, body.filter)
     return Response(_stream(events[-count:]), media_type=ARROW_STREAM)
 
 

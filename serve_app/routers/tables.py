@@ -46,6 +46,7 @@ from serve_app.wire.tables import (
     TableExistsRequest,
     new_table,
 )
+from udtf.view_record import PRIVATE_METADATA
 
 router = OperationRouter("/v1/table", ["Table"])
 
@@ -156,7 +157,8 @@ async def update_table_schema_metadata(
     table = call.table(Right.ALTER)
     entries = check_map(body, "the body", call.limits)
     key = call.key(call.body)
-    return dict(await call.server.update_schema_metadata(table, parse_branch(branch), key, entries))
+    merged = await call.server.update_schema_metadata(table, parse_branch(branch), key, entries)
+    return {name: value for name, value in merged.items() if name not in PRIVATE_METADATA}
 
 
 @router.not_built("/{id}/restore", RestoreTableResponse)

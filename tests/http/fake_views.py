@@ -3,11 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
+from actors.job_events import select_events
 from actors.jobs_model import EventPage, Job, JobEvent, JobItemError, JobPage
 from actors.model import Commit, DroppedTable, Page, RequestKey
 from actors.view_model import CreatedView, ViewDescription
 from cluster.errors import TableNotFound, TransactionNotFound
 from cluster.identifiers import ObjectId, TableRef
+from cluster.settings import LimitSettings
 from udtf.refresh_model import RefreshOptions
 from udtf.spec import ViewDefinition
 
@@ -121,6 +125,10 @@ class FakeViews:
         self.saw("job_events", database, job_id, limit)
         self._job(database, job_id)
         return Page(tuple(self.events[-limit:]))
+
+    async def select_events(self, events: pa.Table, predicate: str) -> pa.Table:
+        self.saw("select_events", predicate)
+        return select_events(events, predicate, LimitSettings())
 
     async def job_errors(
         self, database: str, job_id: str, page_token: str | None, limit: int

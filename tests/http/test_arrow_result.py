@@ -127,3 +127,15 @@ def test_file_is_the_same_however_it_is_sent(held: int) -> None:
     table = pa.ipc.open_file(run(answer())).read_all()
     assert table.num_rows == 20_000
     assert table.slice(19_900).to_pydict() == BATCH.to_pydict()
+
+
+def test_rows_of_a_view_do_not_bring_its_code() -> None:
+    async def answer() -> bytes:
+        metadata = {"destrier.view.udtf_spec": "secret", "mine": "1"}
+        batch = BATCH.replace_schema_metadata(metadata)
+        response = await answer_rows(FakeRows(batch.schema, 1, [batch]), 1_000)
+        return bytes(response.body)
+
+    table = pa.ipc.open_file(run(answer())).read_all()
+    assert table.schema.metadata == {b"mine": b"1"}
+    assert table.to_pydict() == BATCH.to_pydict()

@@ -163,3 +163,10 @@ def test_metadata_that_is_no_text_does_not_break_the_answer() -> None:
     schema = pa.schema([pa.field("x", pa.int8(), metadata={b"\xff": b"\xfe"})])
     (field,) = as_json(schema, Dialect.NAMESPACE)["fields"]
     assert field["metadata"] == {"\ufffd": "\ufffd"}
+
+
+def test_code_and_environment_of_a_view_are_not_part_of_its_schema() -> None:
+    metadata = {"destrier.view.kind": "udtf", "destrier.view.udtf_spec": "secret", "mine": "1"}
+    schema = pa.schema([("a", pa.int64())], metadata=metadata)
+    shown = schema_to_json(bytes(schema.serialize()), Dialect.NAMESPACE)
+    assert shown.metadata == {"destrier.view.kind": "udtf", "mine": "1"}
