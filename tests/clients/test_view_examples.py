@@ -20,7 +20,12 @@ from tests.clients.airports import arrow
 from tests.clients.plain_http import Database
 from udtf import ViewClient
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(600),
+    # Refreshes do the same work behind either ingress; what clients send is tested on both.
+    pytest.mark.parametrize("live_server", ["direct"], indirect=True),
+]
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 WAIT_S = 240
