@@ -205,6 +205,7 @@ def test_passages_are_embedded_with_a_model_that_is_loaded_once(
     assert np.allclose(vectors, alone, atol=1e-4)
 
 
+@pytest.mark.soak
 def test_the_demo_runs_from_its_start_to_its_end(tmp_path: Path) -> None:
     demo = subprocess.run(
         [sys.executable, EXAMPLES / "demo.py"],

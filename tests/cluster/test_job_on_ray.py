@@ -31,6 +31,8 @@ def expand(id):
     yield {"id": id * 10}
 """
 WAIT_S = 120.0
+# Servers of other tests may run beside, with jobs of their own.
+OTHERS: set[psutil.Process] = set()
 
 
 @pytest.fixture
@@ -40,6 +42,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
+    OTHERS.update(psutil.Process().children())
     with own_ray():
         yield
 
@@ -48,7 +51,7 @@ def ray() -> Iterator[None]:
 def settings(ray: None, tmp_path: Path) -> Iterator[Settings]:
     settings = make_settings(
         tmp_path / "root",
-        jobs={"flush_interval_s": 0.1},
+        jobs={"flush_interval_s": 0.1, "spare_driver_s": 0},
         ray={"namespace": f"test-{uuid.uuid4().hex[:12]}"},
     )
     yield settings
@@ -74,7 +77,8 @@ async def until(server: Server, job_id: str, items: int | None) -> Job:
 
 def below(name: str) -> list[psutil.Process]:
     found = []
-    for process in psutil.Process().children(recursive=True):
+    mine = [process for process in psutil.Process().children() if process not in OTHERS]
+    for process in [found for root in mine for found in root.children(recursive=True)]:
         try:
             if name in " ".join(process.cmdline()):
                 found.append(process)

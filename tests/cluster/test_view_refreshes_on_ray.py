@@ -13,7 +13,7 @@ from tests.property.view_follower import Follower, small_items
 from tests.property.view_oracle import views
 from udtf.refresh_model import Runner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.soak, pytest.mark.timeout(240)]
 
 STEPS = 3
 

@@ -33,9 +33,11 @@ def is_gone(pid: int) -> bool:
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = psutil.Process().num_fds()
+    # Servers of other tests may run beside, whose processes come and go.
+    others = set(psutil.Process().children())
     yield
     assert psutil.Process().num_fds() == before
-    assert not psutil.Process().children(recursive=True)
+    assert set(psutil.Process().children()) <= others
     assert not list(tmp_path.glob("destrier-code-*"))
 
 
@@ -93,7 +95,7 @@ def test_code_that_raised_does_the_next_item_in_the_same_process() -> None:
 
 SCRIBBLE = """
 def scribble():
-    for descriptor in range(3, 20):
+    for descriptor in range(3, 4096):
         try: os.write(descriptor, b"x" * 99)
         except OSError: pass
 """
@@ -116,7 +118,7 @@ def scribble():
         ("os.kill(os.getpid(), 9)", "crash", "ProcessCrashed", "killed by SIGKILL (Killed)"),
         ("os.abort()", "crash", "ProcessCrashed", "killed by SIGABRT (Aborted)"),
         (
-            "os.closerange(3, 50)\n    while True: pass",
+            "os.closerange(3, 4096)\n    while True: pass",
             "crash",
             "ProcessCrashed",
             "closed its pipes",

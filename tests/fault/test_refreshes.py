@@ -110,19 +110,26 @@ async def until_items(server: Server, job_id: str, count: int) -> Job:
     raise AssertionError(f"never so far: {job}")
 
 
+# Servers of other tests may run beside, with drivers of their own.
+OTHERS: set[psutil.Process] = set()
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    OTHERS.update(psutil.Process().children())
+
+
 def below() -> list[psutil.Process]:
     """Every process that a driver of this test has started, and it."""
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if process.status() != psutil.STATUS_ZOMBIE
-    ]
+    mine = [process for process in psutil.Process().children() if process not in OTHERS]
+    found = [*mine, *(process for root in mine for process in root.children(recursive=True))]
+    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
 
 
 def drivers() -> list[psutil.Process]:
     """Drivers, not their guards."""
     mine = psutil.Process()
-    found = [p for p in mine.children(recursive=True) if "actors.view_driver" in p.cmdline()]
+    found = [process for process in below() if "actors.view_driver" in process.cmdline()]
     return [process for process in found if process.ppid() != mine.pid]
 
 

@@ -27,7 +27,7 @@ from tests.fault.served_views import (
 from tests.fault.troubled_code import endless, slow, troubled
 from udtf.view_jobs import RefreshJob
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.soak, pytest.mark.timeout(180)]
 
 NO_TROUBLE = "none"
 GOOD = [0, 10, 20]

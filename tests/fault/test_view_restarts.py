@@ -12,7 +12,7 @@ import pytest
 from tests.fault.served_views import Processes, ServedViews, is_alive, serving_views, until
 from tests.fault.troubled_code import slow
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.soak, pytest.mark.timeout(240)]
 
 ROWS = 16
 # What is known of a job is stored this often; see SETTINGS of served_views.
