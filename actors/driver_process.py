@@ -73,7 +73,8 @@ class DriverProcess:
         # Cut short or empty: the driver has ended.
         await self._gone()
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._logging), _LAST_WORDS_S)
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await asyncio.shield(self._logging)
         return None
 
     async def cancel(self) -> None:
@@ -135,13 +136,15 @@ class DriverProcesses:
         self._settings = settings
         self._module = module
         self._spare: DriverProcess | None = None
-        self._preparing: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        # Never cut short: a process that is half started would be nobody's to end.
+        self._changing: asyncio.Task[None] | None = None
         self._is_closed = False
 
     async def start(self, task: Mapping[str, Any]) -> DriverProcess:
         """Start a driver on a task; the settings go with it, secrets in clear."""
         plain: Mapping[str, Any] = to_json(task)
-        driver = self._take_spare(plain) or await self._spawn()
+        driver = await self._take_spare(plain) or await self._spawn()
         driver.name = f"job {task['job_id']}"
         driver.when_gone = lambda: self._prepare(plain)
         await driver.send({**plain, "settings": settings_json(self._settings)})
@@ -150,41 +153,51 @@ class DriverProcesses:
     async def close(self) -> None:
         """End the driver that waits for a job."""
         self._is_closed = True
-        if self._preparing is not None:
-            self._preparing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._preparing
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._changing is not None:
+            await self._changing
+        await self._end_spare()
 
-    def _take_spare(self, task: Mapping[str, Any]) -> DriverProcess | None:
+    async def _take_spare(self, task: Mapping[str, Any]) -> DriverProcess | None:
         # It has joined Ray without an environment of its own.
         if self._spare is None or manifest_of(task) is not None:
             return None
         spare, self._spare = self._spare, None
-        return spare if spare.is_alive() else None
+        if spare.is_alive():
+            return spare
+        await spare.kill()
+        return None
 
     def _prepare(self, task: Mapping[str, Any]) -> None:
         """Have a driver ready for a job like the last one, for a while."""
-        if self._is_closed or not self._settings.jobs.spare_driver_s:
+        kept_s = self._settings.jobs.spare_driver_s
+        if self._is_closed or not kept_s:
             return
-        if self._preparing is not None:
-            self._preparing.cancel()
-        like = {name: task[name] for name in PREPARED}
-        self._preparing = asyncio.ensure_future(self._keep_spare(like))
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(kept_s, self._change, None)
+        if self._spare is None:
+            self._change({name: task[name] for name in PREPARED})
 
-    async def _keep_spare(self, like: Mapping[str, Any]) -> None:
-        spare = self._spare
-        if spare is None:
-            spare = self._spare = await self._spawn()
-            await spare.send({"type": "prepare", **like})
+    def _change(self, like: Mapping[str, Any] | None) -> None:
+        """Start a spare driver, or end the one there is, unless that goes on already."""
+        if self._changing is None or self._changing.done():
+            work = self._end_spare() if like is None else self._make_spare(like)
+            self._changing = asyncio.ensure_future(work)
+
+    async def _make_spare(self, like: Mapping[str, Any]) -> None:
         try:
-            await asyncio.sleep(self._settings.jobs.spare_driver_s)
-        except asyncio.CancelledError:
-            # Another job came: it, or the next one, is who has the driver now.
-            if not self._is_closed:
-                raise
-        if self._spare is spare:
-            self._spare = None
-            await asyncio.shield(spare.kill())
+            self._spare = await self._spawn()
+        except OSError as error:
+            logger.warning("no driver could be made ready for the next job: %s", error)
+            return
+        await self._spare.send({"type": "prepare", **like})
+
+    async def _end_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            await spare.kill()
 
     async def _spawn(self) -> DriverProcess:
         reading, writing = os.pipe()

@@ -280,7 +280,9 @@ class ItemCounts:
 
 async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        # Not wait_for, see lanes.py.
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         return
 

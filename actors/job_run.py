@@ -196,7 +196,8 @@ class JobRun:
 
     async def _stopped_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._entry.stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._entry.stop.wait()
         return self._entry.stop.is_set()
 
     async def _find(self) -> FoundView:

@@ -37,7 +37,9 @@ class Lane:
             self._thread, partial(_guarded, work, *arguments)
         )
         try:
-            return await asyncio.wait_for(asyncio.shield(call), timeout=self._deadline_s)
+            # Not wait_for: 3.11 forgets that it was cancelled if the work ends at that moment.
+            async with asyncio.timeout(self._deadline_s):
+                return await asyncio.shield(call)
         except TimeoutError:
             self.hangs = True
             raise self._late(self._deadline_s) from None
