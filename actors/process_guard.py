@@ -7,16 +7,12 @@ dies. Linux only, as Ray's shared memory is.
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_PROC = Path("/proc")
+from cluster import process_tree
+
 _POLL_S = 0.01
 _WAITED_FOR = (signal.SIGTERM, signal.SIGCHLD)
 
@@ -26,14 +22,14 @@ def stand_guard(descriptors: tuple[int, ...]) -> None:
 
     To be called before anything starts a thread. The guard closes its copies of `descriptors`.
     """
-    _control(_PR_SET_CHILD_SUBREAPER, 1)
+    process_tree.adopt_orphans()
     # Both are waited for, so that neither comes at a wrong moment.
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
-    _control(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    process_tree.get_signal_when_parent_ends(signal.SIGTERM)
     guarded = os.fork()
     if guarded == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
-        _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        process_tree.get_signal_when_parent_ends(signal.SIGKILL)
         return
     for descriptor in descriptors:
         os.close(descriptor)
@@ -56,26 +52,6 @@ def end_guarded(guard: int) -> None:
         os.kill(guard, signal.SIGCONT)
 
 
-def descendants(pid: int) -> list[int]:
-    """Ids of everything below `pid` that is alive, parents first."""
-    children: dict[int, list[int]] = {}
-    ended = set()
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal() and (found := _state_and_parent(int(entry.name))):
-            state, parent = found
-            children.setdefault(parent, []).append(int(entry.name))
-            # Whose main thread has ended may have children yet: its other threads' end is to come.
-            if state == "Z":
-                ended.add(int(entry.name))
-    below: list[int] = []
-    waiting = [pid]
-    while waiting:
-        started = children.get(waiting.pop(0), [])
-        below += started
-        waiting += started
-    return [child for child in below if child not in ended]
-
-
 def _wait_for(guarded: int) -> int:
     """The status with which the guarded process ended, or SIGTERM's if the guard is told to end."""
     while signal.sigwait(_WAITED_FOR) != signal.SIGTERM:
@@ -88,7 +64,7 @@ def _wait_for(guarded: int) -> int:
 
 
 def _kill_all() -> None:
-    while alive := descendants(os.getpid()):
+    while alive := process_tree.descendants(os.getpid()):
         for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -96,20 +72,3 @@ def _kill_all() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(_POLL_S)
-
-
-def _state_and_parent(pid: int) -> tuple[str, int] | None:
-    try:
-        text = (_PROC / str(pid) / "stat").read_text()
-    except OSError:
-        # It ended since it was listed.
-        return None
-    # After the name, which may hold anything, in parentheses.
-    state, parent = text.rpartition(")")[2].split()[:2]
-    return state, int(parent)
-
-
-def _control(option: int, value: int) -> None:
-    libc: Any = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, int(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl failed")

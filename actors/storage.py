@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlparse
 
 from pyarrow import fs
 
+from cluster import disk
 from cluster.errors import InvalidInput
 from cluster.settings import StorageSettings
 
@@ -184,12 +185,7 @@ class Storage:
         """Flush local files and folders to the disk; object stores are durable when they answer."""
         if not self.fsync:
             return
-        for path in dict.fromkeys(paths):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        disk.sync(paths)
 
 
 def _local_files(folder: str) -> list[tuple[str, int, int]]:

@@ -1,7 +1,8 @@
 """The program of a process that runs user code: `python -I child.py <descriptors> <folder>`.
 
-It imports the standard library, pyarrow and its own files; the code and everything that it is about
-come over a pipe. The code's prints go to another pipe, whose reader keeps the last of them.
+It imports the standard library, pyarrow and files of these packages that need no more; the code and
+everything that it is about come over a pipe. The code's prints go to another pipe, whose reader
+keeps the last of them.
 """
 
 import sys

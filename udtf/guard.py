@@ -8,25 +8,21 @@ process ended.
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import shutil
 import signal
 import socket
 import struct
-import sys
 import time
 from pathlib import Path
 
+from cluster import process_tree
+
 NUMBER = struct.Struct("<i")
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _KILLING_S = 10.0
 _POLL_S = 0.005
-# Of `/proc/<pid>/stat`, after the name in parentheses: state, then parent.
-_PARENT_FIELD = 1
 
 
 def fork_guarded(lifeline: int, pipes: tuple[int, int], folder: str) -> None:
@@ -38,12 +34,12 @@ def fork_guarded(lifeline: int, pipes: tuple[int, int], folder: str) -> None:
     # Ray kills the children of a worker that ends, before they could do anything about it.
     if os.fork() != 0:
         os._exit(0)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    process_tree.adopt_orphans()
     guard = os.getpid()
     child = os.fork()
     if child == 0:
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        process_tree.get_signal_when_parent_ends(signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(1)
         os.close(lifeline)
@@ -83,7 +79,7 @@ def _kill_all(child: int) -> int:
     ended = 0
     deadline = time.monotonic() + _KILLING_S
     while time.monotonic() < deadline:
-        for pid in _descendants(os.getpid()):
+        for pid in process_tree.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -95,30 +91,6 @@ def _kill_all(child: int) -> int:
             break
         time.sleep(_POLL_S)
     return ended
-
-
-def _descendants(pid: int) -> list[int]:
-    """Ids of everything that `pid` started, however deep, and that is alive."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                text = (entry / "stat").read_text(errors="replace")
-                fields = text.rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    children.setdefault(int(fields[_PARENT_FIELD]), []).append(int(entry.name))
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        started = children.get(waiting.pop(), [])
-        found += started
-        waiting += started
-    return found
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
 def _make_writable(function: object, path: str, error: object) -> None:

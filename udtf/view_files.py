@@ -23,6 +23,7 @@ from lance.file import LanceFileSession
 from lance.fragment import write_fragments
 from lance.progress import FragmentWriteProgress
 
+from cluster import disk
 from udtf.items import Ids
 
 REFRESH_FOLDER = "_refresh"
@@ -177,12 +178,7 @@ class ViewFolder:
         if self.local is None or not self.fsync:
             return
         files = [self.local / path for path in paths]
-        for path in dict.fromkeys([*files, *(file.parent for file in files)]):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        disk.sync([*files, *(file.parent for file in files)])
 
 
 def data_files(fragments: Sequence[str]) -> list[str]:

@@ -16,24 +16,13 @@ from cluster.identifiers import TableRef
 from cluster.naming import CATALOG_PREFIX, TABLE_PREFIX, catalog_actor_name
 from cluster.settings import Settings
 from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
-from tests.contract.ray_cluster import end_owners, own_ray
+from tests.contract.ray_cluster import end_owners
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
 
 ROWS = pa.table({"id": [1]})
 IDLE_S = 1.5
 WAIT_S = 60.0
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def ray() -> Iterator[None]:
-    with own_ray():
-        yield
 
 
 @pytest.fixture

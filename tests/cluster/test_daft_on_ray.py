@@ -59,11 +59,6 @@ ROWS = pa.Table.from_pylist(
 SHORT_S = 8.0
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def namespace() -> Iterator[str]:
     """The namespace of a deployment on a Ray of this module."""

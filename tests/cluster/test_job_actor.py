@@ -16,23 +16,12 @@ from actors.ray_owners import RayOwners
 from cluster.errors import InvalidInput, TransactionNotFound
 from cluster.settings import Settings
 from tests.contract.domain import DATABASE, make_settings
-from tests.contract.ray_cluster import end_owners, own_ray
+from tests.contract.ray_cluster import end_owners
 from udtf.resources import WorkerResources
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
 
 WAIT_S = 60.0
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def ray() -> Iterator[None]:
-    with own_ray():
-        yield
 
 
 @pytest.fixture

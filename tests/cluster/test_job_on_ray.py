@@ -35,11 +35,6 @@ WAIT_S = 120.0
 OTHERS: set[psutil.Process] = set()
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
     OTHERS.update(psutil.Process().children())
