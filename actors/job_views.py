@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from actors.auto_refresh import SourceChange
+from actors.guards import text_metadata
 from actors.job_ports import FoundView, PublishedView
 from actors.jobs_model import Submission, WatchedView
 from actors.lance_errors import translate
@@ -22,9 +23,8 @@ from cluster.errors import (
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
 from udtf.refresh_model import PublishRequest, SourceLocation, Watermark
-from udtf.resources import WorkerResources
+from udtf.resources import worker_resources
 from udtf.source_query import recognise
-from udtf.spec import UdtfSpec
 from udtf.view_record import LANCEDB_DEFINITION, SOURCE_QUERY, is_view, read_view
 from udtf.watermark import read_watermark
 
@@ -45,7 +45,7 @@ class OwnedViews:
         """The view and its source; see job_ports.JobViews."""
         record = await self._reads.find_table(view)
         dataset = await self._reads.in_thread(self._reads.open, record, LATEST)
-        metadata = _metadata(dataset)
+        metadata = text_metadata(dataset.schema)
         if not is_view(metadata):
             raise InvalidTableState(f"table {view.id} is no materialized view; refresh a view")
         source = await self._source(view, metadata)
@@ -89,7 +89,7 @@ class OwnedViews:
             database=view.database,
             view_id=view.id.parts,
             view=found.location,
-            resources=worker_resources(udtf, self._settings),
+            resources=worker_resources(udtf, self._settings.views),
             code_name=None if udtf is None else udtf.name,
         )
 
@@ -140,21 +140,6 @@ class OwnedViews:
             return await owner.call(method, found, *arguments)
         except TimeoutError:
             raise OutcomeUnknown(f"the owner of view {view.id} did not answer") from None
-
-
-def worker_resources(udtf: UdtfSpec | None, settings: Settings) -> WorkerResources:
-    """What one worker of a view asks for."""
-    if udtf is None:
-        return WorkerResources(settings.views.code_num_cpus)
-    return WorkerResources(
-        num_cpus=udtf.num_cpus or settings.views.code_num_cpus,
-        num_gpus=udtf.num_gpus or 0.0,
-        memory_bytes=udtf.memory_bytes,
-    )
-
-
-def _metadata(dataset: Any) -> dict[str, str]:
-    return {k.decode(): v.decode() for k, v in (dataset.schema.metadata or {}).items()}
 
 
 def _change(view: Any, source: Any) -> SourceChange:

@@ -13,7 +13,7 @@ from typing import Any
 
 from actors.catalog_view import page
 from actors.guards import text_metadata
-from actors.job_views import OwnedViews, worker_resources
+from actors.job_views import OwnedViews
 from actors.jobs_model import Submission, Trigger, ViewHistory, WatchedView
 from actors.lance_errors import translate
 from actors.model import (
@@ -45,6 +45,7 @@ from cluster.settings import Settings
 from udtf.manifest import parse_manifest
 from udtf.partitions import check_indexed
 from udtf.refresh_model import RefreshOptions, Watermark
+from udtf.resources import worker_resources
 from udtf.source_query import RecognisedQuery, lancedb_query, recognise, why_not
 from udtf.sources import bind
 from udtf.spec import ViewDefinition, check_code_allowed
@@ -337,7 +338,7 @@ class Views:
             database=view.database,
             view_id=view.id.parts,
             view=location,
-            resources=worker_resources(udtf, self._settings),
+            resources=worker_resources(udtf, self._settings.views),
             code_name=None if udtf is None else udtf.name,
         )
 

@@ -25,7 +25,7 @@ from udtf.refresh_model import (
     SourceLocation,
     Watermark,
 )
-from udtf.resources import WorkerResources
+from udtf.resources import WorkerResources, worker_resources
 from udtf.source_query import recognise
 from udtf.source_rows import SourceReader
 from udtf.sources import (
@@ -37,7 +37,7 @@ from udtf.sources import (
     plain_sql,
     version_timestamp,
 )
-from udtf.spec import UdtfSpec, ViewDefinition, ViewKind, check_code_allowed
+from udtf.spec import ViewDefinition, ViewKind, check_code_allowed
 from udtf.view_files import ViewFolder
 from udtf.view_record import INCARNATION, stored_view, view_schema
 from udtf.watermark import drift_reason, read_watermark
@@ -133,7 +133,7 @@ def plan_refresh(task: RefreshTask, check: SqlChecker = plain_sql) -> PlannedRef
         rows=None if None in counts else sum(count or 0 for count in counts),
         checkpoint_key=_checkpoint_key(task, watermark, changes, host),
     )
-    resources = _resources(definition.udtf, task.settings)
+    resources = worker_resources(definition.udtf, task.settings.views)
     return PlannedRefresh(int(view.version), summary, changes, items, host, resources, watermark)
 
 
@@ -276,14 +276,4 @@ def children_per_worker(task: RefreshTask) -> int:
     """Child processes of one worker, each of which does an item at a time."""
     return min(
         task.options.intra_applier_concurrency or 1, task.settings.views.children_per_worker_max
-    )
-
-
-def _resources(spec: UdtfSpec | None, settings: Settings) -> WorkerResources:
-    if spec is None:
-        return WorkerResources(settings.views.code_num_cpus)
-    return WorkerResources(
-        num_cpus=spec.num_cpus or settings.views.code_num_cpus,
-        num_gpus=spec.num_gpus or 0.0,
-        memory_bytes=spec.memory_bytes,
     )

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.errors import InvalidInput
+from cluster.settings import ViewSettings
+from udtf.spec import UdtfSpec
 
 CPU = "CPU"
 GPU = "GPU"
@@ -43,6 +45,17 @@ class WorkerResources:
         """By the names of Ray's resources; what is not asked for is left out."""
         asked = {CPU: self.num_cpus, GPU: self.num_gpus, MEMORY: float(self.memory_bytes or 0)}
         return {name: amount for name, amount in asked.items() if amount > 0}
+
+
+def worker_resources(udtf: UdtfSpec | None, views: ViewSettings) -> WorkerResources:
+    """What one worker of a view asks for; `udtf` is None of a query view."""
+    if udtf is None:
+        return WorkerResources(views.code_num_cpus)
+    return WorkerResources(
+        num_cpus=udtf.num_cpus or views.code_num_cpus,
+        num_gpus=udtf.num_gpus or 0.0,
+        memory_bytes=udtf.memory_bytes,
+    )
 
 
 def admission(
