@@ -18,7 +18,7 @@ demo: .venv/installed ## See what it is for: load real data, make views of each 
 	@exec $(BIN)/python docs/examples/demo.py
 
 test: check ## Run the static checks and every test but the long ones; ARGS="..." go to pytest.
-	@exec $(BIN)/pytest -m "not soak" $(ARGS)
+	@exec $(BIN)/pytest -m "not soak and not own_process" $(ARGS)
 
 check: .venv/installed ## Run the static checks: format, lint, types, import rules.
 	@$(BIN)/ruff format --quiet --check .

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -30,6 +31,9 @@ FOLDER_CHARACTERS_MAX = 36
 # Often enough that an orderly end is not held up, and seldom enough to cost nothing.
 _WATCH_S = 0.5
 _LOOPBACK = "127.0.0.1"
+# Between Ray's workers and Serve's replicas, and below what Linux hands out: it takes seconds until
+# they are used.
+_QUIET_PORTS = range(20_000, 30_000)
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -254,9 +258,19 @@ def _set_haproxy_apart(folder: Path) -> None:
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder / ""),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
     }
-    with contextlib.ExitStack() as held:
-        for name in ("RAY_SERVE_HAPROXY_METRICS_PORT", "RAY_SERVE_HAPROXY_STATS_PORT"):
-            port = held.enter_context(socket.create_server(("", 0))).getsockname()[1]
-            wanted[name] = str(port)
+    names = ("RAY_SERVE_HAPROXY_METRICS_PORT", "RAY_SERVE_HAPROXY_STATS_PORT")
+    wanted |= dict(zip(names, map(str, _free_ports(len(names))), strict=True))
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, and that nobody is given who asks the system, or Ray, for any."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(_QUIET_PORTS, len(_QUIET_PORTS)):
+        if len(found) == count:
+            break
+        with contextlib.suppress(OSError):
+            socket.create_server(("", port)).close()
+            found.append(port)
+    return found

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.ray_cluster import own_ray
+from tests.processes import OwnProcesses
 
 
 @pytest.fixture
@@ -13,6 +14,12 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[None]:
+def own_processes() -> OwnProcesses:
+    """The processes of the module's Ray."""
+    return OwnProcesses()
+
+
+@pytest.fixture(scope="module")
+def ray(own_processes: OwnProcesses) -> Iterator[None]:
     with own_ray():
         yield

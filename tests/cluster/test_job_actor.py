@@ -1,13 +1,10 @@
 """The owner of jobs as an actor: it outlives its process, and knows what the cluster has."""
 
 import asyncio
-import os
-import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from actors.jobs_model import Job, JobState, Submission, WatchedView
@@ -17,6 +14,7 @@ from cluster.errors import InvalidInput, TransactionNotFound
 from cluster.settings import Settings
 from tests.contract.domain import DATABASE, make_settings
 from tests.contract.ray_cluster import end_owners
+from tests.processes import OwnProcesses
 from udtf.resources import WorkerResources
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
@@ -49,23 +47,17 @@ async def over(settings: Settings, job_id: str) -> Job:
     raise AssertionError(f"never over: {job}")
 
 
-def kill_owner() -> None:
-    """Kill the process of the job actor."""
-    for process in psutil.Process().children(recursive=True):
-        if "".join(process.cmdline()).startswith("ray::JobProcess"):
-            os.kill(process.pid, signal.SIGKILL)
-            return
-    raise AssertionError("there is no owner of jobs")
-
-
-async def test_jobs_outlive_the_process_of_their_owner(settings: Settings) -> None:
+async def test_jobs_outlive_the_process_of_their_owner(
+    own_processes: OwnProcesses, settings: Settings
+) -> None:
     jobs = RayOwners(settings).jobs()
     job_id = await jobs.call("submit", missing_view())
     before = await over(settings, job_id)
     assert before.state is JobState.FAILED and before.failure is not None
     assert before.failure.type == "TableNotFound"
     await jobs.call("watch", WatchedView(DATABASE, ("v",)))
-    kill_owner()
+    (owner,) = own_processes.named("ray::JobProcess")
+    owner.kill()
     # The call waits for the next process.
     assert await jobs.call("describe", DATABASE, job_id) == before
     history = await jobs.call("view_history", DATABASE, ("v",))

@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -14,7 +13,8 @@ from actors.model import LATEST, ScanRequest
 from actors.server import Server
 from cluster.settings import Settings
 from tests.contract.domain import DATABASE, make_settings, make_table, new_key, ref
-from tests.contract.ray_cluster import end_owners, own_ray
+from tests.contract.ray_cluster import end_owners
+from tests.processes import OwnProcesses
 from tests.unit.view_requests import check, encoded, envelope, spec
 from udtf.refresh_model import RefreshOptions
 from udtf.spec import ViewDefinition
@@ -31,15 +31,6 @@ def expand(id):
     yield {"id": id * 10}
 """
 WAIT_S = 120.0
-# Servers of other tests may run beside, with jobs of their own.
-OTHERS: set[psutil.Process] = set()
-
-
-@pytest.fixture(scope="module")
-def ray() -> Iterator[None]:
-    OTHERS.update(psutil.Process().children())
-    with own_ray():
-        yield
 
 
 @pytest.fixture
@@ -70,28 +61,18 @@ async def until(server: Server, job_id: str, items: int | None) -> Job:
     raise AssertionError(f"never so far: {job}")
 
 
-def below(name: str) -> list[psutil.Process]:
-    found = []
-    mine = [process for process in psutil.Process().children() if process not in OTHERS]
-    for process in [found for root in mine for found in root.children(recursive=True)]:
-        try:
-            if name in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-async def test_a_refresh_outlives_the_owner_of_jobs(settings: Settings) -> None:
+async def test_a_refresh_outlives_the_owner_of_jobs(
+    own_processes: OwnProcesses, settings: Settings
+) -> None:
     server = Server.on_ray(settings)
     await make_table(server, SOURCE, ROWS)
     await server.create_view(VIEW, chunker(), new_key())
     options = RefreshOptions(concurrency=1, source_task_size=2)
     job_id = await server.refresh_view(VIEW, options)
     await until(server, job_id, 2)
-    driver = below("actors.view_driver")
+    driver = own_processes.named("actors.view_driver")
     assert len(driver) == 2
-    (owner,) = below("ray::JobProcess")
+    (owner,) = own_processes.named("ray::JobProcess")
     owner.kill()
     job = await until(server, job_id, None)
     assert job.state is JobState.DONE, job.failure
@@ -99,4 +80,4 @@ async def test_a_refresh_outlives_the_owner_of_jobs(settings: Settings) -> None:
     stream = await server.scan(VIEW, LATEST, ScanRequest(), None)
     ids = [row["id"] for batch in stream.batches() for row in batch.to_pylist()]
     assert sorted(ids) == [10 * number for number in range(10)]
-    assert below("actors.view_driver") == []
+    assert own_processes.named("actors.view_driver") == []

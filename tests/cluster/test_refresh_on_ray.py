@@ -15,7 +15,7 @@ from udtf.refresh import RefreshFailed
 from udtf.refresh_model import ItemState, Runner
 from udtf.resources import ImpossibleResources
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.own_process, pytest.mark.timeout(240)]
 
 CPUS, GPUS = 2, 2
 MEMORY = 100 << 20

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import psutil
 import pyarrow as pa
 import pytest
 
 from tests.clients.running_server import RunningServer, running_server
 from tests.contract.domain import ipc
+from tests.processes import OwnProcesses
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -24,18 +24,6 @@ WRITERS = 4
 SECONDS = 10.0
 KILLS = 3
 TRY_AGAIN_S = 120.0
-
-
-def children(name: str) -> list[psutil.Process]:
-    """Processes of this test's server whose title begins with `name`."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "".join(process.cmdline()).startswith(name):
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
 
 
 def client_of(server: RunningServer) -> httpx.Client:
@@ -61,6 +49,7 @@ def send(client: httpx.Client, path: str, **body: object) -> httpx.Response:
 
 @pytest.mark.parametrize("victim", ["ray::Table", "ray::ServeReplica"])
 def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, victim: str) -> None:
+    own = OwnProcesses()
     with running_server(tmp_path) as server:
         with client_of(server) as client:
             rows = pa.table({"id": pa.array([0]), "n": pa.array([0])})
@@ -71,13 +60,13 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, victim: str) ->
         def write(number: int) -> tuple[int, int]:
             inserted = added = 0
             row = ipc(pa.table({"id": pa.array([1 + number]), "n": pa.array([0])}))
-            with client_of(server) as own:
+            with client_of(server) as mine:
                 while not stop.is_set():
-                    assert send(own, "/v1/table/t/insert", content=row).status_code == 200
+                    assert send(mine, "/v1/table/t/insert", content=row).status_code == 200
                     inserted += 1
                     update = {"updates": [["n", "n + 1"]], "predicate": "id = 0"}
                     if inserted % 5 == 0:
-                        answer = send(own, "/v1/table/t/update", json=update)
+                        answer = send(mine, "/v1/table/t/update", json=update)
                         assert answer.json()["updated_rows"] == 2
                         added += 1
             return inserted, added
@@ -85,9 +74,13 @@ def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Path, victim: str) ->
         with ThreadPoolExecutor(WRITERS) as pool:
             writers = [pool.submit(write, number) for number in range(WRITERS)]
             killed = 0
+            deadline = time.monotonic() + TRY_AGAIN_S
             for _ in range(KILLS):
                 time.sleep(SECONDS / (KILLS + 1))
-                for process in children(victim)[:1]:
+                # The next one may take longer to start than the pause is.
+                while not (found := own.named(victim)) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                for process in found[:1]:
                     process.kill()
                     killed += 1
             time.sleep(SECONDS / (KILLS + 1))

@@ -18,6 +18,7 @@ from actors.jobs_model import Job, JobState
 from actors.model import LATEST, InsertMode, ScanRequest
 from actors.server import Server
 from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
+from tests.processes import OwnProcesses
 from tests.unit.view_requests import check, encoded, envelope, spec
 from udtf.refresh_model import RefreshMode, RefreshOptions
 from udtf.spec import ViewDefinition
@@ -110,27 +111,23 @@ async def until_items(server: Server, job_id: str, count: int) -> Job:
     raise AssertionError(f"never so far: {job}")
 
 
-# Servers of other tests may run beside, with drivers of their own.
-OTHERS: set[psutil.Process] = set()
+_OWN: list[OwnProcesses] = []
 
 
 @pytest.fixture(autouse=True)
-def others() -> None:
-    OTHERS.update(psutil.Process().children())
+def own_processes() -> None:
+    _OWN[:] = [OwnProcesses()]
 
 
 def below() -> list[psutil.Process]:
     """Every process that a driver of this test has started, and it."""
-    mine = [process for process in psutil.Process().children() if process not in OTHERS]
-    found = [*mine, *(process for root in mine for process in root.children(recursive=True))]
-    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+    return _OWN[0].alive()
 
 
 def drivers() -> list[psutil.Process]:
     """Drivers, not their guards."""
     mine = psutil.Process()
-    found = [process for process in below() if "actors.view_driver" in process.cmdline()]
-    return [process for process in found if process.ppid() != mine.pid]
+    return [p for p in _OWN[0].named("actors.view_driver") if p.ppid() != mine.pid]
 
 
 async def test_refreshes_from_the_first_to_one_with_nothing_to_do(tmp_path: Path) -> None:
