@@ -14,7 +14,6 @@ import pyarrow as pa
 from actors.conform import check_new_schema, conform_table, read_stream
 from actors.freshness import TableHandle
 from actors.guards import refuse_view, without_reserved
-from actors.lance_errors import CommitConflict
 from actors.lance_store import (
     branch_uri,
     commit,
@@ -37,6 +36,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId
 from cluster.settings import LimitSettings
+from udtf.lance_errors import CommitConflict
 
 
 @dataclass(frozen=True, slots=True)

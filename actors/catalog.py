@@ -28,7 +28,6 @@ from actors.catalog_view import (
 )
 from actors.freshness import versions_folder
 from actors.incarnation import ensure_incarnation, is_dropped, mark_dropped
-from actors.lance_errors import translate
 from actors.lance_store import commit_first, fragments_from_json, missing_files
 from actors.model import (
     CreatedTable,
@@ -57,6 +56,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
+from udtf.lance_errors import translate
 
 T = TypeVar("T")
 

@@ -24,10 +24,10 @@ from typing import Any
 
 import lance
 
-from actors.lance_errors import translate
 from actors.storage import Storage
 from cluster.clock import Clock
 from cluster.errors import DestrierError, TableBranchNotFound, TableNotFound
+from udtf.lance_errors import translate
 
 _VERSION_LAST = 2**64 - 1
 # A look fails when the version that it found is cleaned up before it is open; so does the next one,

@@ -6,9 +6,9 @@ import lance
 import pyarrow as pa
 
 from actors.jobs_model import Job, JobEvent
-from actors.lance_errors import translate
 from actors.sql import prepare_predicate
 from cluster.settings import LimitSettings
+from udtf.lance_errors import translate
 
 # The first nine are the columns that LanceDB's users know.
 EVENT_SCHEMA = pa.schema(

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from actors.freshness import manifest_path, versions_folder
 from actors.jobs_model import JobEvent, StoredJob, WatchedView
-from actors.lance_errors import translate
 from actors.lance_store import (
     commit,
     commit_first,
@@ -28,6 +27,7 @@ from actors.lance_store import (
 )
 from actors.storage import Storage
 from actors.stored_json import from_json, to_json
+from udtf.lance_errors import translate
 from udtf.refresh_model import ItemState, ItemStatus
 
 FOLDER = "_system"

@@ -9,7 +9,6 @@ from actors.auto_refresh import SourceChange
 from actors.guards import text_metadata
 from actors.job_ports import FoundView, PublishedView
 from actors.jobs_model import Submission, WatchedView
-from actors.lance_errors import translate
 from actors.model import LATEST, Pin, TableLocation
 from actors.owners import Owners
 from actors.reads import Reads
@@ -22,6 +21,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
+from udtf.lance_errors import translate
 from udtf.refresh_model import PublishRequest, SourceLocation, Watermark
 from udtf.resources import worker_resources
 from udtf.source_query import recognise

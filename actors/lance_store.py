@@ -13,10 +13,10 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from actors.early_sync import EarlySync
 from actors.freshness import manifest_path, versions_folder
-from actors.lance_errors import translate
 from actors.model import Commit
 from actors.storage import Storage
 from cluster.errors import DestrierError, OutcomeUnknown, TableAlreadyExists
+from udtf.lance_errors import translate
 
 # Newest versions searched for a commit whose outcome is in doubt.
 _DOUBT_VERSIONS = 64

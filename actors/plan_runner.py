@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 
 from actors.distributed import ScanTarget
-from actors.lance_errors import translate
 from actors.model import ScanRequest
 from actors.reads import check_scan
 from actors.row_changes import RowWork
@@ -34,6 +33,7 @@ from actors.work_items import (
 )
 from cluster.errors import DestrierError
 from cluster.settings import Settings
+from udtf.lance_errors import translate
 
 RunItems = Callable[[Sequence[WorkItem]], pa.Table]
 # Items per worker: the second starts while the first one's answer travels.

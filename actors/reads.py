@@ -18,7 +18,6 @@ from actors.catalog_view import CatalogSnapshot, CatalogView
 from actors.distributed import ScanTarget
 from actors.field_paths import format_field_path
 from actors.freshness import TableHandles, TableState
-from actors.lance_errors import translate
 from actors.model import (
     Counted,
     IndexStats,
@@ -42,6 +41,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
+from udtf.lance_errors import translate
 
 T = TypeVar("T")
 _THREADS = 16

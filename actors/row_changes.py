@@ -12,7 +12,6 @@ from actors import staging
 from actors.field_paths import format_field_path, resolve_field_path
 from actors.freshness import TableHandle
 from actors.guards import refuse_view
-from actors.lance_errors import CommitConflict
 from actors.lance_store import field_ids
 from actors.model import Assignment
 from actors.sql import prepare_expression, prepare_predicate
@@ -21,6 +20,7 @@ from actors.storage import Storage
 from cluster.errors import InvalidInput
 from cluster.identifiers import ObjectId
 from cluster.settings import LimitSettings
+from udtf.lance_errors import CommitConflict
 
 
 @dataclass(frozen=True, slots=True)

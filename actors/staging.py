@@ -22,7 +22,6 @@ from lance.fragment import RowIdSequence
 
 from actors.assigning import assign
 from actors.field_paths import format_field_path
-from actors.lance_errors import translate
 from actors.lance_store import (
     field_ids,
     fragments_from_json,
@@ -33,6 +32,7 @@ from actors.lance_store import (
 )
 from actors.storage import Storage
 from cluster.errors import DestrierError
+from udtf.lance_errors import translate
 
 ROW_ID = "_rowid"
 ROW_ADDRESS = "_rowaddr"

@@ -25,7 +25,6 @@ from actors.freshness import TableHandle
 from actors.guards import refuse_reserved
 from actors.incarnation import ensure_incarnation, is_dropped
 from actors.insert_queue import InsertQueue
-from actors.lance_errors import CommitConflict
 from actors.lance_store import branch_uri, commit, transactions
 from actors.lanes import Lane
 from actors.model import (
@@ -59,6 +58,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import TableRef
 from cluster.settings import Engine, Settings
+from udtf.lance_errors import CommitConflict
 from udtf.refresh_model import PublishRequest
 
 

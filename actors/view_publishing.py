@@ -21,7 +21,6 @@ import pyarrow as pa
 from actors import staging
 from actors.freshness import TableHandle
 from actors.guards import text_metadata
-from actors.lance_errors import CommitConflict, translate
 from actors.lance_store import (
     commit,
     field_ids,
@@ -42,6 +41,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId
 from udtf.checked import canonical_json
+from udtf.lance_errors import CommitConflict, translate
 from udtf.refresh_model import PublishRequest
 from udtf.spec import SOURCE_ROW_ID
 from udtf.view_files import EVICTED_IDS, REFRESH_FOLDER, WRITTEN_PREFIX

@@ -15,7 +15,6 @@ from actors.catalog_view import page
 from actors.guards import text_metadata
 from actors.job_views import OwnedViews
 from actors.jobs_model import Submission, Trigger, ViewHistory, WatchedView
-from actors.lance_errors import translate
 from actors.model import (
     LATEST,
     Commit,
@@ -42,6 +41,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
+from udtf.lance_errors import translate
 from udtf.manifest import parse_manifest
 from udtf.partitions import check_indexed
 from udtf.refresh_model import RefreshOptions, Watermark

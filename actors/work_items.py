@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import lance
 import pyarrow as pa
 
-from actors.lance_errors import translate
 from actors.lance_store import branch_uri
 from actors.row_changes import RowWork, stage_fragments
 from actors.staging import StagedRewrite
 from actors.storage import Storage
 from cluster.errors import DestrierError, InternalError, ServiceUnavailable
+from udtf.lance_errors import translate
 
 logger = logging.getLogger(__name__)
 

@@ -262,6 +262,9 @@ class ViewSettings(Section):
     source_task_rows: Positive = 1_024
     """Source rows of one work item of a chunker view, where the request does not say. One item is
     done, retried and remembered as a whole."""
+    items_max: Positive = 100_000
+    """Work items of one refresh: each is a call of the code, a record of the job and a message or
+    two. Where the request does not say how large items are, they are made large enough."""
     rows_per_fragment: Positive = 1 << 20
     """Rows of one fragment of a view, where the request does not say."""
     batch_rows: Positive = 8_192

@@ -1,5 +1,7 @@
 """The processes that a test has started, whatever servers of other tests run beside it."""
 
+import contextlib
+
 import psutil
 
 
@@ -23,6 +25,17 @@ class OwnProcesses:
     def named(self, name: str) -> list[psutil.Process]:
         """Those whose command line holds `name`."""
         return [process for process in self.alive() if name in _command_line(process)]
+
+    def drivers(self) -> list[psutil.Process]:
+        """Drivers of views, one that waits for a job included, without their guards."""
+        me = psutil.Process().pid
+        return [driver for driver in self.named("actors.view_driver") if driver.ppid() != me]
+
+    def kill(self, name: str) -> None:
+        """Kill those whose command line holds `name`."""
+        for process in self.named(name):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _is_alive(process: psutil.Process) -> bool:

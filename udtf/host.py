@@ -15,11 +15,13 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from cluster.errors import InvalidInput
 from udtf.code_errors import class_names
 from udtf.code_process import CodeFailed, CodeProcess, CodeSpec
 from udtf.error_actions import decide
 from udtf.error_policy import ErrorAction
 from udtf.items import WorkItem
+from udtf.lance_errors import translate
 from udtf.refresh_model import ItemError, ItemState, ItemStatus
 from udtf.row_fitting import Misfit, Parents, code_rows, query_rows
 from udtf.source_rows import SourceReader
@@ -199,6 +201,11 @@ def _explained(error: BaseException) -> tuple[ItemError, tuple[str, ...]]:
         return error.error, error.bases
     if isinstance(error, Misfit):
         return ItemError("schema", "SchemaError", str(error)), ()
+    # A panic of Lance's is no Exception.
+    told = translate(error, context="expression") if isinstance(error, Exception) else None
+    if isinstance(told, InvalidInput):
+        # The source query's own, on some row: no other attempt does better.
+        return ItemError("user", "InvalidInput", told.message), ("InvalidInput",)
     logger.warning("an item failed", exc_info=error)
     kind = type(error)
     return ItemError("system", kind.__name__, reason_of(error)), tuple(class_names(kind))

@@ -22,8 +22,6 @@ from cluster.errors import InvalidInput
 from udtf.items import Ids, RowIds, WorkItem, item_id
 from udtf.source_rows import ROW_ID, SourceReader, joined
 
-# Each partition is a call of the code, an item of the job and a message or two.
-PARTITIONS_MAX = 100_000
 _LABEL_CHARACTERS_MAX = 100
 _KEY = "key"
 _BY_INDEX = "partition_by_indexed_column"
@@ -35,7 +33,7 @@ _Codes = npt.NDArray[np.int64]
 _Vectors = npt.NDArray[np.float64]
 
 
-def by_value(reader: SourceReader, path: str) -> list[WorkItem]:
+def by_value(reader: SourceReader, path: str, items_max: int) -> list[WorkItem]:
     """One item for each value of the output `path` (names of nested fields joined by dots).
 
     They come in the order in which their first rows do.
@@ -50,7 +48,7 @@ def by_value(reader: SourceReader, path: str) -> list[WorkItem]:
         limit=reader.limit,
         with_row_id=True,
     )
-    values = _Values(path)
+    values = _Values(path, items_max)
     codes: list[_Codes] = []
     ids: list[Ids] = []
     for batch in scanner.to_batches():
@@ -66,8 +64,9 @@ def by_value(reader: SourceReader, path: str) -> list[WorkItem]:
 class _Values:
     """The values met so far, numbered."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, items_max: int) -> None:
         self._path = path
+        self._items_max = items_max
         self._numbers: dict[Any, int] = {}
         self.labels: list[str] = []
 
@@ -90,10 +89,10 @@ class _Values:
             value = "NaN"  # no number equals it, and no float column holds text
         number = self._numbers.setdefault(value, len(self._numbers))
         if number == len(self.labels):
-            if number == PARTITIONS_MAX:
+            if number == self._items_max:
                 raise InvalidInput(
-                    f"partition_by: {self._path!r} has more than {PARTITIONS_MAX} values; choose a"
-                    " column with fewer"
+                    f"partition_by: {self._path!r} has more values than the {self._items_max} that"
+                    " views.items_max allows; choose a column with fewer"
                 )
             self.labels.append("NULL" if value is None else str(value)[:_LABEL_CHARACTERS_MAX])
         return number

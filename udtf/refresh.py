@@ -102,6 +102,8 @@ def run_refresh(
     if refresh.changes.changed is not None:
         gone = joined([refresh.changes.changed, refresh.changes.deleted])
         evict = refresh.host.folder.write_evictions(gone)
+    if fragments:
+        refresh.host.folder.flush_names()
     return PublishRequest(
         job_id=task.job_id,
         view_version=refresh.view_version,

@@ -123,7 +123,7 @@ def plan_refresh(task: RefreshTask, check: SqlChecker = plain_sql) -> PlannedRef
         reader = SourceReader(
             source, dict(bound.columns), bound.filter, bound.limit, host.source.batch_rows
         )
-        items = _cut(definition, reader, changes, task, host)
+        items = _cut(definition, reader, changes, task)
     counts = [item.rows_in for item in items]
     summary = RefreshSummary(
         mode=changes.mode,
@@ -228,27 +228,45 @@ def _cut(
     reader: SourceReader,
     changes: ChangePlan,
     task: RefreshTask,
-    host: HostSpec,
 ) -> list[WorkItem]:
     udtf = definition.udtf
     if definition.kind is ViewKind.UDTF:
         assert udtf is not None
         if udtf.partition_by is not None:
-            return by_value(reader, udtf.partition_by)
+            return by_value(reader, udtf.partition_by, task.settings.views.items_max)
         if udtf.partition_by_indexed_column is not None:
             return by_index(reader, udtf.partition_by_indexed_column)
         return [whole_item()]
     is_query = definition.kind is ViewKind.QUERY
-    rows = host.rows_per_fragment
-    if not is_query:
-        rows = task.options.source_task_size or task.settings.views.source_task_rows
     if changes.changed is not None:
-        return cut_ids(reader.passing(changes.changed), rows)
+        ids = reader.passing(changes.changed)
+        return cut_ids(ids, _rows_per_item(is_query, len(ids), task))
     # How many rows of a range pass a filter is not known before they are read; code is to see
     # as many at a time as was asked for.
     if reader.limit is not None or (reader.filter is not None and not is_query):
-        return cut_ids(reader.selected_ids(), rows)
+        ids = reader.selected_ids()
+        return cut_ids(ids, _rows_per_item(is_query, len(ids), task))
+    rows = _rows_per_item(is_query, reader.dataset.count_rows(), task)
     return cut_fragments(reader.dataset, rows, whole=reader.filter is not None)
+
+
+def _rows_per_item(is_query: bool, rows: int, task: RefreshTask) -> int:
+    """How many of all `rows` one item has, so that there are not too many items."""
+    views, options = task.settings.views, task.options
+    name, given = "source_task_size", options.source_task_size
+    usual = views.source_task_rows
+    if is_query:
+        name, given = "max_rows_per_fragment", options.max_rows_per_fragment
+        usual = views.rows_per_fragment
+    least = -(-rows // views.items_max)
+    if given is None:
+        return max(usual, least)
+    if given < least:
+        raise InvalidInput(
+            f"{name} = {given} makes more work items of {rows} rows than the {views.items_max} that"
+            f" views.items_max allows; make it {least} or more"
+        )
+    return given
 
 
 def _checkpoint_key(
@@ -267,6 +285,7 @@ def _checkpoint_key(
         "changed": changed,
         "schema": hashlib.sha256(host.view_schema).hexdigest(),
         "task_rows": options.source_task_size or views.source_task_rows,
+        "items_max": views.items_max,
         "fragment_rows": host.rows_per_fragment,
     }
     return hashlib.sha256(canonical_json(key).encode()).hexdigest()

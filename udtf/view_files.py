@@ -27,6 +27,7 @@ from cluster import disk
 from udtf.items import Ids
 
 REFRESH_FOLDER = "_refresh"
+DATA_FOLDER = "data"
 EVICTED_IDS = "row_id"
 # An empty file `written-<name>` says that the refresh wrote the data file `<name>`.
 WRITTEN_PREFIX = "written-"
@@ -95,10 +96,16 @@ class ViewFolder:
         self._flush(data_files(texts))
         return texts
 
+    def flush_names(self) -> None:
+        """Flush the names of all files that were written; call it before they are committed.
+
+        One whose name a power cut takes before is missing, and is written again.
+        """
+        self._flush([DATA_FOLDER])
+
     def note_written(self, name: str) -> None:
         """Note that this refresh wrote the data file `name`."""
-        with self._new_file(f"{WRITTEN_PREFIX}{name}") as path:
-            path.write_bytes(b"")
+        self._mark(f"{WRITTEN_PREFIX}{name}")
 
     def missing(self, fragments: Sequence[str]) -> bool:
         """Whether a file of these fragments is gone: Lance would commit them all the same."""
@@ -124,12 +131,13 @@ class ViewFolder:
             for start in range(0, len(ids), _IDS_AT_ONCE):
                 part = np.ascontiguousarray(ids[start : start + _IDS_AT_ONCE])
                 writer.write_batch(pa.record_batch([pa.array(part)], schema=schema))
-        return f"{self.uri}/{self._name(_EVICT)}"
+        name = self._name(_EVICT)
+        self._flush([name, str(Path(name).parent)])
+        return f"{self.uri}/{name}"
 
     def stop(self) -> None:
         """Tell every worker of this refresh to begin no other item."""
-        with self._new_file(self._stop) as path:
-            path.write_bytes(b"")
+        self._mark(self._stop)
 
     def is_stopped(self) -> bool:
         """Whether `stop` was called, in whatever process."""
@@ -157,6 +165,11 @@ class ViewFolder:
     def _session(self) -> Any:
         return LanceFileSession(self.uri, storage_options=dict(self.storage_options) or None)
 
+    def _mark(self, name: str) -> None:
+        """Make an empty file; not flushed: after a power cut nobody is left whom it tells."""
+        with self._new_file(name) as path:
+            path.touch()
+
     @contextlib.contextmanager
     def _new_file(self, name: str) -> Iterator[Path]:
         """A local file to write, which is in the view's folder afterwards."""
@@ -166,7 +179,6 @@ class ViewFolder:
             temporary = target.with_name(f".{name}")
             yield temporary
             temporary.replace(target)
-            self._flush([self._name(name)])
             return
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
@@ -174,16 +186,16 @@ class ViewFolder:
             self._session().upload_file(str(path), self._name(name))
 
     def _flush(self, paths: Sequence[str]) -> None:
-        """Flush local files and their folders; object stores are durable when they answer."""
-        if self.local is None or not self.fsync:
-            return
-        files = [self.local / path for path in paths]
-        disk.sync([*files, *(file.parent for file in files)])
+        """Flush local files or folders; object stores are durable when they answer."""
+        if self.local is not None and self.fsync:
+            disk.sync(self.local / path for path in paths)
 
 
 def data_files(fragments: Sequence[str]) -> list[str]:
     """Paths of the data files of fragments, inside their table's folder."""
-    return [f"data/{file['path']}" for text in fragments for file in json.loads(text)["files"]]
+    return [
+        f"{DATA_FOLDER}/{file['path']}" for text in fragments for file in json.loads(text)["files"]
+    ]
 
 
 def fragment_rows(fragment: str) -> int:

@@ -6,6 +6,7 @@ import pytest
 
 from cluster.settings import Settings
 from tests.contract.domain import make_settings
+from tests.processes import OwnProcesses
 
 
 @pytest.fixture
@@ -16,3 +17,8 @@ def anyio_backend() -> str:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return make_settings(tmp_path / "root")
+
+
+@pytest.fixture
+def own() -> OwnProcesses:
+    return OwnProcesses()

@@ -4,11 +4,9 @@ Elsewhere an abort deleted files that had been committed, and failed writes left
 """
 
 import asyncio
-import contextlib
 from pathlib import Path
 
 import lance
-import psutil
 import pytest
 
 from actors.jobs_model import JobState
@@ -19,7 +17,6 @@ from tests.fault.test_refreshes import (
     QUICK,
     SOURCE,
     VIEW,
-    below,
     chunker,
     over,
     rows,
@@ -28,6 +25,7 @@ from tests.fault.test_refreshes import (
     until_items,
     wanted,
 )
+from tests.processes import OwnProcesses
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
@@ -50,22 +48,16 @@ async def orphans(server: Server) -> set[str]:
     return there - named
 
 
-def kill(word: str) -> None:
-    """Kill every process below this one whose command line has the word."""
-    for process in below():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if any(word in part for part in process.cmdline()):
-                process.kill()
-
-
-async def test_a_driver_that_is_killed_leaves_no_file_behind(tmp_path: Path) -> None:
+async def test_a_driver_that_is_killed_leaves_no_file_behind(
+    tmp_path: Path, own: OwnProcesses
+) -> None:
     async with serving(tmp_path) as server:
         await make_table(server, SOURCE, rows(0, 12))
         await server.create_view(VIEW, chunker(0.2), new_key())
         job_id = await server.refresh_view(VIEW, QUICK)
         for items in (1, 3):
             await until_items(server, job_id, items)
-            kill("actors.view_driver")
+            own.kill("actors.view_driver")
         job = await over(server, job_id)
         assert job.state is JobState.DONE and job.attempt == 3, job.failure
         assert await shown(server) == wanted(range(12))
@@ -97,13 +89,15 @@ async def test_a_cancelled_refresh_leaves_no_file_behind(tmp_path: Path) -> None
         assert await orphans(server) == set()
 
 
-async def test_a_process_of_code_that_is_killed_leaves_no_file_behind(tmp_path: Path) -> None:
+async def test_a_process_of_code_that_is_killed_leaves_no_file_behind(
+    tmp_path: Path, own: OwnProcesses
+) -> None:
     async with serving(tmp_path) as server:
         await make_table(server, SOURCE, rows(0, 8))
         await server.create_view(VIEW, chunker(0.2), new_key())
         job_id = await server.refresh_view(VIEW, QUICK)
         await until_items(server, job_id, 1)
-        kill("child.py")
+        own.kill("child.py")
         job = await over(server, job_id)
         assert job.state is JobState.FAILED and job.failure is not None
         assert await shown(server) == []

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -111,26 +110,9 @@ async def until_items(server: Server, job_id: str, count: int) -> Job:
     raise AssertionError(f"never so far: {job}")
 
 
-_OWN: list[OwnProcesses] = []
-
-
-@pytest.fixture(autouse=True)
-def own_processes() -> None:
-    _OWN[:] = [OwnProcesses()]
-
-
-def below() -> list[psutil.Process]:
-    """Every process that a driver of this test has started, and it."""
-    return _OWN[0].alive()
-
-
-def drivers() -> list[psutil.Process]:
-    """Drivers, not their guards."""
-    mine = psutil.Process()
-    return [p for p in _OWN[0].named("actors.view_driver") if p.ppid() != mine.pid]
-
-
-async def test_refreshes_from_the_first_to_one_with_nothing_to_do(tmp_path: Path) -> None:
+async def test_refreshes_from_the_first_to_one_with_nothing_to_do(
+    tmp_path: Path, own: OwnProcesses
+) -> None:
     async with serving(tmp_path) as server:
         await make_table(server, SOURCE, rows(0, 6))
         created = await server.create_view(VIEW, chunker(0), new_key(), with_data=True)
@@ -145,54 +127,58 @@ async def test_refreshes_from_the_first_to_one_with_nothing_to_do(tmp_path: Path
         assert await shown(server) == wanted(range(10))
         job = await over(server, await server.refresh_view(VIEW, QUICK))
         assert job.result is not None and job.result.mode is RefreshMode.NO_OP
-        assert below() == []
+        assert own.alive() == []
 
 
-async def one_driver_but(*others: int) -> int:
+async def one_driver_but(own: OwnProcesses, *others: int) -> int:
     for _ in range(int(WAIT_S * 20)):
-        pids = [process.pid for process in drivers()]
+        pids = [process.pid for process in own.drivers()]
         if len(pids) == 1 and pids[0] not in others:
             return pids[0]
         await asyncio.sleep(0.05)
     raise AssertionError(f"never one driver: {pids}")
 
 
-async def test_a_driver_is_ready_for_the_next_job_and_ends_with_its_owner(tmp_path: Path) -> None:
+async def test_a_driver_is_ready_for_the_next_job_and_ends_with_its_owner(
+    tmp_path: Path, own: OwnProcesses
+) -> None:
     async with serving(tmp_path, spare_driver_s=60) as server:
         await make_table(server, SOURCE, rows(0, 6))
         await server.create_view(VIEW, chunker(0), new_key())
-        assert drivers() == []
+        assert own.drivers() == []
         assert (await over(server, await server.refresh_view(VIEW, QUICK))).result is not None
-        spare = await one_driver_but()
+        spare = await one_driver_but(own)
         await server.insert_rows(SOURCE, None, InsertMode.APPEND, new_key(), ipc(rows(6, 4)))
         job = await over(server, await server.refresh_view(VIEW, QUICK))
         assert job.result is not None and job.result.mode is RefreshMode.INCREMENTAL
         assert await shown(server) == wanted(range(10))
         # It was used up, and another one took its place.
-        await one_driver_but(spare)
-    assert below() == []
+        await one_driver_but(own, spare)
+    assert own.alive() == []
 
 
-async def test_a_driver_that_nobody_needs_leaves(tmp_path: Path) -> None:
+async def test_a_driver_that_nobody_needs_leaves(tmp_path: Path, own: OwnProcesses) -> None:
     async with serving(tmp_path, spare_driver_s=1) as server:
         await make_table(server, SOURCE, rows(0, 6))
         await server.create_view(VIEW, chunker(0), new_key())
         await over(server, await server.refresh_view(VIEW, QUICK))
-        await one_driver_but()
+        await one_driver_but(own)
         for _ in range(int(WAIT_S * 20)):
-            if not below():
+            if not own.alive():
                 break
             await asyncio.sleep(0.05)
-        assert below() == []
+        assert own.alive() == []
 
 
-async def test_a_driver_that_is_killed_costs_no_finished_item(tmp_path: Path) -> None:
+async def test_a_driver_that_is_killed_costs_no_finished_item(
+    tmp_path: Path, own: OwnProcesses
+) -> None:
     async with serving(tmp_path) as server:
         await make_table(server, SOURCE, rows(0, 12))
         await server.create_view(VIEW, chunker(0.3), new_key())
         job_id = await server.refresh_view(VIEW, QUICK)
         await until_items(server, job_id, 2)
-        for process in drivers():
+        for process in own.drivers():
             process.kill()
         job = await over(server, job_id)
         assert job.state is JobState.DONE, job.failure
@@ -201,25 +187,25 @@ async def test_a_driver_that_is_killed_costs_no_finished_item(tmp_path: Path) ->
         events = (await server.job_events(DATABASE, job_id, 100)).items
         planned = [event.message for event in events if event.kind == "planned"]
         assert "2 of them done already" in planned[1] or "3 of them done already" in planned[1]
-        assert below() == []
+        assert own.alive() == []
 
 
-async def test_a_server_that_is_started_again_goes_on(tmp_path: Path) -> None:
+async def test_a_server_that_is_started_again_goes_on(tmp_path: Path, own: OwnProcesses) -> None:
     async with serving(tmp_path) as server:
         await make_table(server, SOURCE, rows(0, 12))
         await server.create_view(VIEW, chunker(0.3), new_key())
         job_id = await server.refresh_view(VIEW, QUICK)
         await until_items(server, job_id, 2)
         assert await shown(server) == []
-    assert below() == []
+    assert own.alive() == []
     async with serving(tmp_path) as server:
         job = await over(server, job_id)
         assert job.state is JobState.DONE, job.failure
         assert job.attempt == 2 and await shown(server) == wanted(range(12))
-    assert below() == []
+    assert own.alive() == []
 
 
-async def test_a_cancelled_refresh_leaves_the_last_rows(tmp_path: Path) -> None:
+async def test_a_cancelled_refresh_leaves_the_last_rows(tmp_path: Path, own: OwnProcesses) -> None:
     async with serving(tmp_path) as server:
         await make_table(server, SOURCE, rows(0, 2))
         await server.create_view(VIEW, chunker(0.3), new_key())
@@ -231,7 +217,7 @@ async def test_a_cancelled_refresh_leaves_the_last_rows(tmp_path: Path) -> None:
         await server.cancel_job(DATABASE, job_id)
         job = await over(server, job_id)
         assert job.state is JobState.CANCELLED
-        assert below() == [] and await shown(server) == before == wanted(range(2))
+        assert own.alive() == [] and await shown(server) == before == wanted(range(2))
 
 
 async def test_failed_items_alone_are_computed_again(tmp_path: Path) -> None:
@@ -257,12 +243,14 @@ async def test_failed_items_alone_are_computed_again(tmp_path: Path) -> None:
         assert any("2 of them done already" in event.message for event in events)
 
 
-async def test_a_view_that_is_dropped_takes_its_driver_with_it(tmp_path: Path) -> None:
+async def test_a_view_that_is_dropped_takes_its_driver_with_it(
+    tmp_path: Path, own: OwnProcesses
+) -> None:
     async with serving(tmp_path) as server:
         await make_table(server, SOURCE, rows(0, 40))
         await server.create_view(VIEW, chunker(0.3), new_key())
         job_id = await server.refresh_view(VIEW, QUICK)
         await until_items(server, job_id, 1)
         await server.drop_view(VIEW)
-        assert below() == []
+        assert own.alive() == []
         assert (await server.describe_job(DATABASE, job_id)).state is JobState.CANCELLED

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from lance import LanceOperation
 
-from actors.lance_errors import CommitConflict, translate
 from cluster.errors import (
     DestrierError,
     InternalError,
@@ -26,6 +25,7 @@ from cluster.errors import (
     TableTagNotFound,
     TableVersionNotFound,
 )
+from udtf.lance_errors import CommitConflict, translate
 
 SCHEMA = pa.schema(
     [

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 
 from cluster.errors import InvalidInput
-from udtf import partitions
 from udtf.items import RowIds, WorkItem
 from udtf.partitions import by_index, by_value
 from udtf.source_rows import SourceReader
+
+MANY = 1_000
 
 WIDTH = 8
 
@@ -44,7 +45,7 @@ def rows_of(items: list[WorkItem]) -> dict[str, list[int]]:
 
 def test_null_is_a_partition_and_values_come_in_order(tmp_path: Path) -> None:
     dataset = write(tmp_path, pa.table({"k": ["b", None, "a", "b", None, ""]}), 2)
-    assert rows_of(by_value(read_all(dataset), "k")) == {
+    assert rows_of(by_value(read_all(dataset), "k", MANY)) == {
         "k = b": [0, 3],
         "k = NULL": [1, 4],
         "k = a": [2],
@@ -67,30 +68,30 @@ def test_null_is_a_partition_and_values_come_in_order(tmp_path: Path) -> None:
 )
 def test_equal_values_share_a_partition(tmp_path: Path, values: pa.Array) -> None:
     dataset = write(tmp_path, pa.table({"k": values}), 2)
-    groups = list(rows_of(by_value(read_all(dataset, batch=1), "k")).values())
+    groups = list(rows_of(by_value(read_all(dataset, batch=1), "k", MANY)).values())
     assert groups == [[0], [1, 4], [2, 3]]
 
 
 def test_both_truths_and_neither_are_three_partitions(tmp_path: Path) -> None:
     dataset = write(tmp_path, pa.table({"k": [True, False, None, True]}))
-    assert list(rows_of(by_value(read_all(dataset), "k")).values()) == [[0, 3], [1], [2]]
+    assert list(rows_of(by_value(read_all(dataset), "k", MANY)).values()) == [[0, 3], [1], [2]]
 
 
 def test_a_nested_field_partitions_and_a_null_struct_is_null(tmp_path: Path) -> None:
     meta = pa.array([{"lang": "en"}, None, {"lang": None}, {"lang": "en"}])
     dataset = write(tmp_path, pa.table({"meta": meta}))
-    assert rows_of(by_value(read_all(dataset), "meta.lang")) == {
+    assert rows_of(by_value(read_all(dataset), "meta.lang", MANY)) == {
         "meta.lang = en": [0, 3],
         "meta.lang = NULL": [1, 2],
     }
     with pytest.raises(InvalidInput, match=r"no field 'size' in 'meta\.size'"):
-        by_value(read_all(dataset), "meta.size")
+        by_value(read_all(dataset), "meta.size", MANY)
 
 
 def test_filter_and_limit_apply_before_rows_are_grouped(tmp_path: Path) -> None:
     dataset = write(tmp_path, pa.table({"k": [n % 3 for n in range(20)], "n": range(20)}))
     chosen = read_all(dataset, filter="n >= 10", limit=4)
-    assert rows_of(by_value(chosen, "k")) == {
+    assert rows_of(by_value(chosen, "k", MANY)) == {
         "k = 1": [10, 13],
         "k = 2": [11],
         "k = 0": [12],
@@ -100,20 +101,21 @@ def test_filter_and_limit_apply_before_rows_are_grouped(tmp_path: Path) -> None:
 def test_an_expression_of_the_query_partitions(tmp_path: Path) -> None:
     dataset = write(tmp_path, pa.table({"n": range(5)}))
     reader = SourceReader(dataset, {"parity": "n % 2"}, None, None, 10)
-    assert rows_of(by_value(reader, "parity")) == {"parity = 0": [0, 2, 4], "parity = 1": [1, 3]}
+    assert rows_of(by_value(reader, "parity", MANY)) == {
+        "parity = 0": [0, 2, 4],
+        "parity = 1": [1, 3],
+    }
 
 
-def test_columns_that_cannot_partition_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_that_cannot_partition_are_refused(tmp_path: Path) -> None:
     dataset = write(tmp_path, pa.table({"n": range(5), "many": [[1]] * 5}))
     with pytest.raises(InvalidInput, match=r"no column 'k'; it has 'n', 'many'"):
-        by_value(read_all(dataset), "k")
+        by_value(read_all(dataset), "k", MANY)
     with pytest.raises(InvalidInput, match=r"type list<.*> cannot be grouped"):
-        by_value(read_all(dataset), "many")
-    monkeypatch.setattr(partitions, "PARTITIONS_MAX", 3)
-    with pytest.raises(InvalidInput, match="'n' has more than 3 values"):
-        by_value(read_all(dataset), "n")
+        by_value(read_all(dataset), "many", MANY)
+    with pytest.raises(InvalidInput, match=r"'n' has more values than the 3 that views.items_max"):
+        by_value(read_all(dataset), "n", 3)
+    assert len(by_value(read_all(dataset), "n", 5)) == 5
 
 
 def vectors(values: np.ndarray[Any, Any]) -> pa.Array:

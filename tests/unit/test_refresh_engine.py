@@ -1,5 +1,6 @@
 """Refreshes as a driver runs them, on Daft's native runner, published by the test itself."""
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ SPLIT = """
 def expand(text):
     for word in text.split():
         yield {"word": word}
+"""
+PARTS = """
+def expand(n):
+    yield {"part": n}
 """
 COUNT = """
 import pyarrow as pa
@@ -147,6 +152,31 @@ def test_fragments_of_a_query_view_hold_as_many_rows_as_asked(lab: Lab) -> None:
     fragments = [part.count_rows() for part in lance.dataset(lab.view_uri).get_fragments()]
     assert fragments == [40, 40, 20]
     assert sorted(lab.rows().column("n").to_pylist()) == list(range(100))
+
+
+def test_an_expression_that_fails_on_a_row_is_the_querys_fault(lab: Lab) -> None:
+    lab.write_source(pa.table({"n": [1, 0]}))
+    lab.query("SELECT 10 / n AS tenth FROM source", pa.schema([("tenth", pa.int64())]))
+    with pytest.raises(RefreshFailed, match=r"[Dd]ivide by zero") as failed:
+        lab.compute()
+    assert not failed.value.retryable
+    assert ".rs:" not in failed.value.message
+
+
+def test_a_refresh_has_a_bounded_number_of_items(lab: Lab) -> None:
+    """Items are made large enough; a size that a request gives is kept or refused."""
+    lab.settings = Settings.model_validate({"views": {"items_max": 4, "source_task_rows": 10}})
+    lab.write_source(pa.table({"n": range(101)}))
+    for query in ("SELECT n FROM source", "SELECT n FROM source WHERE n >= 0"):
+        lab.code("chunker", PARTS, pa.schema([("part", pa.int64())]), query)
+        assert [item.rows_in for item in lab.plan().items] == [26, 26, 26, 23]
+        assert len(lab.plan(source_task_size=30).items) == 4
+        with pytest.raises(InvalidInput, match=r"source_task_size = 25 .* make it 26 or more"):
+            lab.plan(source_task_size=25)
+        shutil.rmtree(lab.view_uri)
+    lab.query("SELECT n FROM source", pa.schema([("n", pa.int64())]))
+    with pytest.raises(InvalidInput, match="max_rows_per_fragment = 1 "):
+        lab.plan(max_rows_per_fragment=1)
 
 
 def test_a_limited_query_view_is_computed_whole(lab: Lab) -> None:
