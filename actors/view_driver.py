@@ -209,7 +209,7 @@ class Prepared:
                 from udtf.plan import get_ready
 
                 _join_ray(like, {})
-                get_ready(Runner.RAY)
+                get_ready()
         except Exception as error:  # noqa: BLE001 - raised again where the driver waits for it
             self._error = error
 

@@ -11,6 +11,7 @@ row in everything that was given. A chunk need not have every column of the outp
 inherits others from its row.
 """
 
+import copy
 import dataclasses
 import inspect
 import types
@@ -35,6 +36,9 @@ _PARENT_MAX = (1 << 31) - 1
 # Rows that are kept as Python objects until they become a batch.
 _ROWS_AT_ONCE = 8_192
 _BYTES_AT_ONCE = 16 << 20
+# So many rows are looked at together at most, which is faster, and fewer where they are large.
+_ROOM_MAX = 64
+_ROOM_PART = 8
 _BYTES_PER_VALUE = 8
 
 
@@ -118,68 +122,89 @@ def _run_rows(
     code: Any, batches: Batches, names: Sequence[str], fields: Sequence[pa.Field]
 ) -> Batches:
     made = _MadeRows(fields)
+    new, parents = made.new, made.parents
     number = 0
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in names]
         rows = zip(*columns, strict=True) if names else ((),) * batch.num_rows
         for values in rows:
-            for row in _given_rows(code(**dict(zip(names, values, strict=True)))):
-                made.add(row, number)
-                if made.is_full():
+            for row in _given_rows(code(**dict(zip(names, values)))):  # noqa: B905 - as many
+                # The code may change and give it again.
+                new.append(row.copy() if type(row) is dict else copy.copy(row))
+                parents.append(number)
+                if len(new) >= made.room and made.add_new():
                     yield made.take()
             number += 1
-    if made.count:
+    made.add_new()
+    if parents:
         yield made.take()
 
 
 class _MadeRows:
-    """Rows that code gave as Python objects, until they become a batch."""
+    """Rows that code gave as Python objects, until they become a batch.
+
+    Whoever has a row appends it to `new`, and the number of its parent to `parents`. Of `room` rows
+    in `new`, their sizes are to be looked at.
+    """
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
         self._fields = {field.name: field for field in fields}
-        self._names: tuple[str, ...] | None = None
+        self._names: tuple[str, ...] = ()
         self._columns: list[list[object]] = []
-        self._parents: list[int] = []
         self._bytes = 0
+        self.room = 1
+        self.new: list[object] = []
+        self.parents: list[int] = []
 
-    @property
-    def count(self) -> int:
-        return len(self._parents)
+    def add_new(self) -> bool:
+        """Take over `new`; whether there are enough rows for a batch."""
+        if self.new:
+            for column, values in zip(self._columns_or_none(), self._values(), strict=True):
+                column.extend(values)
+                self._bytes += sum(map(_size, values))
+            self.new.clear()
+            # Rows that are as large as those so far shall not go far beyond what is allowed.
+            left = _BYTES_AT_ONCE - self._bytes
+            rows = left * len(self.parents) // (_ROOM_PART * (self._bytes + 1))
+            self.room = max(1, min(rows, _ROOM_MAX, _ROWS_AT_ONCE - len(self.parents)))
+        return len(self.parents) >= _ROWS_AT_ONCE or self._bytes >= _BYTES_AT_ONCE
 
-    def is_full(self) -> bool:
-        return len(self._parents) >= _ROWS_AT_ONCE or self._bytes >= _BYTES_AT_ONCE
+    def _columns_or_none(self) -> list[list[object]]:
+        if not self._names:
+            self._names = self._first_names()
+            self._columns = [[] for _ in self._names]
+        return self._columns
 
-    def add(self, row: object, parent: int) -> None:
-        # Once for each row: what most rows are is asked by their very class.
-        names: tuple[str, ...]
-        values: Sequence[Any]
-        if type(row) is dict:
-            names, values = tuple(row), list(row.values())
-        else:
-            names, values = self._parts(row)
-        if names != self._names:
-            values = self._in_order(names, values)
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
-            kind = type(value)
-            if kind is str or kind is bytes:
-                self._bytes += len(value)
-            elif kind is list or kind is tuple:
-                self._bytes += len(value) * _BYTES_PER_VALUE
-        self._parents.append(parent)
+    def _first_names(self) -> tuple[str, ...]:
+        names = self._parts(self.new[0])[0]
+        check_names(list(map(str, names)), list(self._fields), all_columns=False)
+        return names
+
+    def _values(self) -> list[list[Any]]:
+        """Each column's values in the new rows."""
+        new = self.new
+        # What most rows are is asked of many at once.
+        if all(type(row) is dict and len(row) == len(self._names) for row in new):
+            try:
+                return [[row[name] for row in new] for name in self._names]  # type: ignore[index]
+            except KeyError:
+                # Said below, of the very row.
+                pass
+        rows = [self._in_order(*self._parts(row)) for row in new]
+        return [list(values) for values in zip(*rows, strict=True)] or [[] for _ in self._names]
 
     def take(self) -> pa.RecordBatch:
-        assert self._names is not None
-        if self._parents[-1] > _PARENT_MAX:
+        if self.parents[-1] > _PARENT_MAX:
             raise SchemaError("an item has more than 2^31 rows; make source_task_size smaller")
         arrays = [
             make_array(column, self._fields[name])
             for name, column in zip(self._names, self._columns, strict=True)
         ]
         fields = [self._fields[name] for name in self._names]
-        arrays.append(pa.array(self._parents, pa.int32()))
+        arrays.append(pa.array(self.parents, pa.int32()))
         self._columns = [[] for _ in self._names]
-        self._parents, self._bytes = [], 0
+        self._bytes = 0
+        self.parents.clear()
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*fields, _PARENT_FIELD]))
 
     def _parts(self, row: object) -> tuple[tuple[str, ...], Sequence[Any]]:
@@ -207,10 +232,7 @@ class _MadeRows:
         return tuple(self._fields)[-count:]
 
     def _in_order(self, names: tuple[str, ...], values: Sequence[Any]) -> Sequence[Any]:
-        if self._names is None:
-            check_names(list(map(str, names)), list(self._fields), all_columns=False)
-            self._names = names
-            self._columns = [[] for _ in names]
+        if names == self._names:
             return values
         given = dict(zip(names, values, strict=True))
         for name in self._names:
@@ -221,6 +243,16 @@ class _MadeRows:
                 )
         check_names(list(map(str, names)), list(self._names), all_columns=False)
         return [given[name] for name in self._names]
+
+
+def _size(value: object) -> int:
+    """About how many bytes a value has, where they can be many."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return len(value)  # type: ignore[arg-type]
+    if kind is list or kind is tuple:
+        return len(value) * _BYTES_PER_VALUE  # type: ignore[arg-type]
+    return 0
 
 
 def _given_batches(result: object) -> Batches:

@@ -1,8 +1,9 @@
-"""Runs work items with Daft: a column of items, and a class of Daft's with one host in each worker.
+"""Runs work items: many with Daft, a few on Ray as its own tasks (ray_tasks.py).
 
-The only use of Daft's legacy class function, which alone carries memory to Ray. Its `concurrency`
-is always set: without it Daft ignores what a worker asks for. The same plan runs on a Ray cluster
-and in subprocesses of this machine. Statuses come as items end, in no order.
+With Daft they are a column, and a class of Daft's has one host in each worker. The only use of
+Daft's legacy class function, which alone carries memory to Ray. Its `concurrency` is always set:
+without it Daft ignores what a worker asks for. The same plan runs on a Ray cluster and in
+subprocesses of this machine. Statuses come as items end, in no order.
 """
 
 import json
@@ -11,7 +12,7 @@ import pickle
 import queue
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +36,16 @@ _ITEM = "item"
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The workers of one refresh: how many, what each asks for, and its child processes."""
+    """The workers of one refresh: how many, what each asks for, and its child processes.
+
+    On Ray, fewer items than `daft_items_min` are tasks of Ray.
+    """
 
     runner: Runner
     workers: int
     resources: WorkerResources
     children: int = 1
+    daft_items_min: int = 1
 
 
 def run_items(
@@ -57,28 +62,16 @@ def run_items(
     many workers have ended one.
 
     Daft waits without end for a worker that has died on Ray: the caller's caller sets a deadline.
+    A task of Ray raises an error of Ray's.
     """
     if spec.code is None and len(items) == 1:
         # Daft and its workers take longer to start than one scan of Lance's, which runs no code
         # of anyone's.
         report_status(ItemHost(spec).run(items[0]))
         return
-    rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    plan = _plan(items, spec, pool)
-    # Closing Daft's iterator waits until every item is done; so a thread that nobody waits for
-    # has it.
-    threading.Thread(target=_pump, args=(plan, rows), name="items", daemon=True).start()
     workers: set[str] = set()
-    while True:
-        try:
-            row = rows.get(timeout=_POLL_S)
-        except queue.Empty:
-            row = ""
-        if row is None:
-            return
-        if isinstance(row, BaseException):
-            raise row
-        if row:
+    for row in _answers(items, spec, pool):
+        if row is not None:
             answer = json.loads(row)
             if answer[WORKER] not in workers:
                 workers.add(answer[WORKER])
@@ -90,12 +83,11 @@ def run_items(
             return
 
 
-def get_ready(runner: Runner) -> None:
-    """Have Daft start what it keeps for all plans of this process: a second on Ray. Blocks."""
-    _choose(runner)
-    # Values alone would be handed back without any worker.
-    one = daft.from_pydict({_ITEM: [0]}).into_batches(1)
-    one.select(daft.col(_ITEM) + 1).to_pydict()
+def get_ready() -> None:
+    """Have what the next refresh on Ray needs started. Blocks: a second or two."""
+    from udtf import ray_tasks
+
+    ray_tasks.get_ready()
 
 
 def nodes(runner: Runner) -> list[Mapping[str, float]]:
@@ -117,6 +109,37 @@ def free(runner: Runner) -> list[Mapping[str, float]]:
 
         return [ray.available_resources()]  # type: ignore[no-untyped-call]
     return nodes(runner)
+
+
+def _answers(items: Sequence[WorkItem], spec: HostSpec, pool: Pool) -> Iterator[str | None]:
+    """What workers say of the items that have ended; None every now and then when there is none."""
+    is_small = len(items) < pool.daft_items_min and not pool.resources.num_gpus
+    if pool.runner is not Runner.RAY or not is_small:
+        return _by_daft(_plan(items, spec, pool))
+    from udtf import ray_tasks
+
+    per_task = pool.children * _items_per_child(len(items), pool)
+    return ray_tasks.run_tasks(
+        items, spec, pool.workers, pool.children, pool.resources, per_task, _POLL_S
+    )
+
+
+def _by_daft(plan: Any) -> Iterator[str | None]:
+    rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    # Closing Daft's iterator waits until every item is done; so a thread that nobody waits for
+    # has it.
+    threading.Thread(target=_pump, args=(plan, rows), name="items", daemon=True).start()
+    while True:
+        try:
+            row = rows.get(timeout=_POLL_S)
+        except queue.Empty:
+            yield None
+            continue
+        if row is None:
+            return
+        if isinstance(row, BaseException):
+            raise row
+        yield row
 
 
 def _choose(runner: Runner) -> None:

@@ -1,4 +1,4 @@
-"""What Daft makes of a worker of a refresh.
+"""A worker of a refresh, as Daft and tasks of Ray make it.
 
 Processes of Daft's that only pass plans on load this module too, so it is light: what a plan holds
 is pickled here once more, and Lance and the rest are imported where items are done.
@@ -23,7 +23,7 @@ _WATCH_S = 1.0
 
 
 class PlanWorker:
-    """A worker of Daft's: hosts for as many items at a time as it has child processes.
+    """Hosts for as many items at a time as the worker has child processes.
 
     Daft wants a default for every argument, and the first one to be called `self`.
     """
@@ -42,8 +42,11 @@ class PlanWorker:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def __call__(self, items: Any) -> list[str]:
+        """Do the items of a column of Daft's."""
+        return self.do(items.to_pylist())
+
+    def do(self, todo: Sequence[bytes]) -> list[str]:
         """Do some items; a status for each, null if the refresh was stopped before."""
-        todo = items.to_pylist()
         count = len(self._hosts)
         shares = [todo[number::count] for number in range(count)]
         with self._working():

@@ -178,7 +178,9 @@ def _pool(task: RefreshTask, items: int, refresh: PlannedRefresh) -> Pool:
     wanted = min(wanted, -(-items // children))
     name = ".".join(task.view_id)
     workers = admission(refresh.resources, wanted, nodes(task.runner), name)
-    return Pool(task.runner, workers, refresh.resources, children)
+    return Pool(
+        task.runner, workers, refresh.resources, children, task.settings.views.daft_items_min
+    )
 
 
 def _placed(pool: Pool, task: RefreshTask, report: Reporter) -> Pool:

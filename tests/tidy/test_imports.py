@@ -23,6 +23,7 @@ PLACES = {
         "actors/view_driver.py",
         "serve_app/deployment.py",
         "udtf/plan.py",
+        "udtf/ray_tasks.py",
     ),
     "pydantic": ("cluster/settings.py", "serve_app/"),
     "daft": ("cluster/runtime.py", "actors/daft_plans.py", "udtf/plan.py"),
