@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from actors.process_guard import end_guarded
 from actors.stored_json import to_json
-from actors.view_driver import PREPARED, manifest_of
+from actors.view_driver import PREPARED, WAITS_FOR_MORE, manifest_of
 from cluster.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ _LAST_LINES = 5
 _LAST_CHARACTERS = 500
 _LAST_WORDS_S = 1.0
 _LOG_LINE_BYTES_MAX = 64 << 10
+_NO_JOB = "no job"
 _OF_ACTORS = frozenset({"RAY_JOB_ID", "RAY_RAYLET_PID"})
 # A driver that was killed is gone at once, unless the machine hangs.
 _GONE_TIMEOUT_S = 30.0
@@ -44,13 +45,22 @@ class DriverProcess:
     """One driver (job_ports.Driver)."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", messages: "_Pipe", log: "_Pipe") -> None:
-        self.name = "no job"
+        self._name = _NO_JOB
         self.when_gone: Callable[[], None] = lambda: None
+        # Asked to keep this driver for the next job; says whether it does.
+        self.keep: Callable[[], bool] = lambda: False
+        self._waits_for_more = False
         self._process = process
         self._messages = messages
         self._log = log
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._logging = asyncio.ensure_future(self._read_log())
+
+    def begin(self, name: str) -> None:
+        """What it does from now on is for `name`."""
+        self._name = name
+        self._last.clear()
+        self._waits_for_more = False
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one line; one that has ended gets none."""
@@ -69,6 +79,7 @@ class DriverProcess:
         line = await self._messages.reader.readline()
         if line.endswith(b"\n"):
             message: Mapping[str, Any] = json.loads(line)
+            self._waits_for_more = bool(message.get(WAITS_FOR_MORE))
             return message
         # Cut short or empty: the driver has ended.
         await self._gone()
@@ -80,6 +91,11 @@ class DriverProcess:
     async def cancel(self) -> None:
         """Ask it to end by itself."""
         await self.send({"type": "cancel"})
+
+    async def release(self) -> None:
+        """Keep it for the next job if it waits for one, else end it."""
+        if not (self._waits_for_more and self.is_alive() and self.keep()):
+            await self.kill()
 
     async def kill(self) -> None:
         """End it and everything it started; returns when it is gone."""
@@ -122,14 +138,14 @@ class DriverProcess:
                 return
             text = line.decode(errors="replace").rstrip()
             self._last.append(text[:_LAST_CHARACTERS])
-            logger.info("driver of %s: %s", self.name, text)
+            logger.info("driver of %s: %s", self._name, text)
 
 
 class DriverProcesses:
     """Starts drivers on this machine (job_ports.Drivers).
 
-    While jobs come, one driver is ready for the next: loading what a refresh needs and joining Ray
-    takes seconds, which a job would wait for.
+    While jobs come, one driver is ready for the next, the last one if that can go on: loading what
+    a refresh needs and joining Ray takes seconds, which a job would wait for.
     """
 
     def __init__(self, settings: Settings, module: str = MODULE) -> None:
@@ -145,8 +161,9 @@ class DriverProcesses:
         """Start a driver on a task; the settings go with it, secrets in clear."""
         plain: Mapping[str, Any] = to_json(task)
         driver = await self._take_spare(plain) or await self._spawn()
-        driver.name = f"job {task['job_id']}"
+        driver.begin(f"job {task['job_id']}")
         driver.when_gone = lambda: self._prepare(plain)
+        driver.keep = lambda: self._keep(driver)
         await driver.send({**plain, "settings": settings_json(self._settings)})
         return driver
 
@@ -171,14 +188,28 @@ class DriverProcesses:
 
     def _prepare(self, task: Mapping[str, Any]) -> None:
         """Have a driver ready for a job like the last one, for a while."""
+        if self._wants_spare() and self._spare is None:
+            self._change({name: task[name] for name in PREPARED})
+
+    def _keep(self, driver: DriverProcess) -> bool:
+        """Have a driver that has done a job ready for another one."""
+        is_changing = self._changing is not None and not self._changing.done()
+        if not self._wants_spare() or self._spare is not None or is_changing:
+            return False
+        driver.begin(_NO_JOB)
+        driver.when_gone = lambda: None
+        self._spare = driver
+        return True
+
+    def _wants_spare(self) -> bool:
+        """Whether one is to be ready; if so, for how long is counted from now."""
         kept_s = self._settings.jobs.spare_driver_s
         if self._is_closed or not kept_s:
-            return
+            return False
         if self._expiry is not None:
             self._expiry.cancel()
         self._expiry = asyncio.get_running_loop().call_later(kept_s, self._change, None)
-        if self._spare is None:
-            self._change({name: task[name] for name in PREPARED})
+        return True
 
     def _change(self, like: Mapping[str, Any] | None) -> None:
         """Start a spare driver, or end the one there is, unless that goes on already."""

@@ -104,16 +104,20 @@ class Attempt:
         self._warned = False
 
     async def run(self, drivers: Drivers, task: Mapping[str, Any]) -> Outcome:
-        """Start a driver and listen until it has ended; it is gone when this returns."""
+        """Start a driver and listen until it has done this task; it is gone when this returns, or
+        waits for the next one."""
         try:
             driver = await drivers.start(task)
         except OSError as error:
             return Lost(self._entry.job.phase, f"no driver could be started: {error}")
+        is_done = False
         try:
-            return await self._listen(driver)
+            outcome = await self._listen(driver)
+            is_done = isinstance(outcome, (Computed, Finished))
+            return outcome
         finally:
-            # A job that is over has no process left, whoever ends this task.
-            await asyncio.shield(driver.kill())
+            # Nothing that works on the job is left when it is over, whoever ends this task.
+            await asyncio.shield(driver.release() if is_done else driver.kill())
 
     async def _listen(self, driver: Driver) -> Outcome:
         loop = asyncio.get_running_loop()

@@ -152,6 +152,10 @@ class Driver(Protocol):
         """Ask it to end by itself."""
         ...
 
+    async def release(self) -> None:
+        """Let go of it after its last message: it is ended, unless it is kept for the next job."""
+        ...
+
     async def kill(self) -> None:
         """End it and everything it started; returns when they are gone."""
         ...

@@ -1,17 +1,19 @@
-"""The main of a driver: refreshes one view, once, and tells its owner how it gets on.
+"""The main of a driver: refreshes a view and tells its owner how it gets on, and maybe another.
 
     python -m actors.view_driver <descriptor>
 
 A line of standard input is the task, a later one may say `{"type": "cancel"}`. One before it may
 say `{"type": "prepare"}` with what is known of the task: get ready for it. Messages go to the
-descriptor, one JSON object a line. When standard input closes, the owner is gone: this process ends
-at once, and its guard ends everything it started. It never loads the code of a view.
+descriptor, one JSON object a line; the last one of a task says if this process waits for another.
+When standard input closes, the owner is gone: this process ends at once, and its guard ends
+everything it started. It never loads the code of a view.
 """
 
 import contextlib
 import json
 import logging
 import os
+import queue
 import sys
 import threading
 import time
@@ -41,6 +43,8 @@ from udtf.refresh_model import (
 HEARTBEAT_S = 2.0
 # What a driver gets ready with, before there is a task.
 PREPARED = ("runner", "ray_address", "ray_namespace")
+# The field of a last message that says whether the driver takes another task.
+WAITS_FOR_MORE = "waits_for_more"
 _PASSING = (ServiceUnavailable, OutcomeUnknown, Throttling, InternalError)
 
 logger = logging.getLogger(__name__)
@@ -62,6 +66,53 @@ class Lines:
                     line = line[self._stream.write(line) or 0 :]
             except OSError:
                 end_now()
+
+
+class Owner:
+    """What the owner says, heard in a thread. When it is gone, this process ends."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._tasks: queue.SimpleQueue[tuple[Mapping[str, Any], threading.Event]] = (
+            queue.SimpleQueue()
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def next(self) -> tuple[Mapping[str, Any], threading.Event]:
+        """The next task, and what is set when it is cancelled. Blocks."""
+        return self._tasks.get()
+
+    def _listen(self) -> None:
+        cancelled = threading.Event()
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._stream:
+                message = json.loads(line)
+                if message.get("type") == "cancel":
+                    cancelled.set()
+                else:
+                    cancelled = threading.Event()
+                    self._tasks.put((message, cancelled))
+        end_now()
+
+
+class Heartbeat:
+    """Tells the owner every now and then, while there is a task, that this process lives."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._working = threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._working.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._working.clear()
+
+    def _beat(self) -> None:
+        while self._working.wait():
+            self._lines.send("heartbeat", at_ms=int(time.time() * 1000))
+            time.sleep(HEARTBEAT_S)
 
 
 class Report:
@@ -112,25 +163,25 @@ def main(arguments: list[str]) -> int:
     # Nothing that is started here may wait for what the owner says.
     with open(os.devnull) as nothing:  # noqa: PTH123 - a descriptor is wanted, not a path
         os.dup2(nothing.fileno(), 0)
-    task = json.loads(owner.readline() or b"null")
+    said = Owner(owner)
+    beat = Heartbeat(lines)
     prepared = None
-    if task is not None and task.get("type") == "prepare":
+    while True:
+        task, cancelled = said.next()
+        if task.get("type") == "prepare":
+            prepared = Prepared(task)
+            continue
+        with beat:
+            waits_for_more = _refresh(task, prepared, Report(lines, cancelled), lines)
+        if not waits_for_more:
+            return 0
         prepared = Prepared(task)
-        task = json.loads(owner.readline() or b"null")
-    if task is None:
-        return 1
-    cancelled = threading.Event()
-    threading.Thread(target=_listen, args=(owner, cancelled), daemon=True).start()
-    threading.Thread(target=_beat, args=(lines,), daemon=True).start()
-    report = Report(lines, cancelled)
-    _refresh(task, prepared, report, lines)
-    return 0
 
 
 def _refresh(
     task: Mapping[str, Any], prepared: "Prepared | None", report: Report, lines: Lines
-) -> None:
-    """Do it, and say how it ended in one last message."""
+) -> bool:
+    """Do it, and say how it ended in one last message; whether there may be another."""
     # Reading a view's record, Daft and Lance take a second to import: heartbeats begin before.
     from actors.sql import prepare_expression
     from udtf.refresh import RefreshCancelled, RefreshFailed, run_refresh
@@ -156,10 +207,22 @@ def _refresh(
         message = f"the driver failed: {type(error).__name__}: {error}"
         _fail(lines, report.phase_now, message[:2_000], type(error).__name__, True)
     else:
+        more = {WAITS_FOR_MORE: _may_go_on(task)}
         if request is None:
-            lines.send("no_op", **to_json(report.summary))
+            lines.send("no_op", **to_json(report.summary), **more)
         else:
-            lines.send("publish", request=request, summary=report.summary)
+            lines.send("publish", request=request, summary=report.summary, **more)
+        return more[WAITS_FOR_MORE]
+    return False
+
+
+def _may_go_on(task: Mapping[str, Any]) -> bool:
+    """Whether this process is as good as a new one for any other task."""
+    if task["runner"] != Runner.RAY or manifest_of(task) is not None:
+        return False
+    from udtf.plan import has_started_daft
+
+    return not has_started_daft()
 
 
 def _fail(
@@ -181,7 +244,7 @@ def _fail(
 
 
 class Prepared:
-    """Gets a driver ready while no job has asked for it yet: what all refreshes load, and Ray.
+    """Gets a driver ready for the next task: what all refreshes load, and Ray with its workers.
 
     In a thread, because the owner may go, or send a task, meanwhile.
     """
@@ -236,6 +299,8 @@ def _set_up_runner(task: Mapping[str, Any]) -> None:
 def _join_ray(like: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
     import ray
 
+    if ray.is_initialized():
+        return
     try:
         ray.init(
             address=like["ray_address"],
@@ -286,21 +351,6 @@ def _refresh_task(task: Mapping[str, Any]) -> Any:
         checkpoint_key=task["checkpoint_key"],
         done_items=tuple(ItemStatus.from_json(item) for item in task["done_items"]),
     )
-
-
-def _listen(owner: BinaryIO, cancelled: threading.Event) -> None:
-    """Hear the owner out, until it is gone."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in owner:
-            if json.loads(line).get("type") == "cancel":
-                cancelled.set()
-    end_now()
-
-
-def _beat(lines: Lines) -> None:
-    while True:
-        lines.send("heartbeat", at_ms=int(time.time() * 1000))
-        time.sleep(HEARTBEAT_S)
 
 
 def run(arguments: list[str]) -> None:

@@ -10,7 +10,7 @@ but that LanceDB, not knowing of the refresh, would compute the view anew.
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,9 @@ ROWS_EVICTED_PROPERTY = "destrier.refresh.rows_evicted"
 # Local files that Lance has begun are called so; nobody leaves one alone so long and goes on.
 _BEGUN_PREFIX = ".tmp"
 _BEGUN_KEPT_S = 86_400.0
+
+# Rows of a view that are looked at together: 1 MB of them.
+_ROWS_AT_ONCE = 65_536
 
 _Ids = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -167,13 +170,27 @@ def _addresses(dataset: Any, ids: _Ids) -> list[_Ids]:
         return []
     scanner = dataset.scanner(columns=[SOURCE_ROW_ID], with_row_address=True, scan_in_order=True)
     addresses: list[_Ids] = []
-    for batch in scanner.to_batches():
-        parents = batch.column(SOURCE_ROW_ID).to_numpy()
-        # As np.isin, which would sort `ids` again for every batch.
+    for part in _joined(scanner.to_batches(), _ROWS_AT_ONCE):
+        parents = part.column(SOURCE_ROW_ID).to_numpy()
+        # As np.isin, which would sort `ids` again for every part.
         places = np.searchsorted(ids, parents)
         hit = ids[np.minimum(places, len(ids) - 1)] == parents
-        addresses.append(batch.column(staging.ROW_ADDRESS).to_numpy()[hit])
+        addresses.append(part.column(staging.ROW_ADDRESS).to_numpy()[hit])
     return addresses
+
+
+def _joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The batches, of which small fragments make many, joined until they have `rows` rows."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.Table.from_batches(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _commit(

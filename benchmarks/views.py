@@ -11,12 +11,13 @@ code is 1 if a view had other rows than its definition says.
 import argparse
 import io
 import json
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from benchmarks.servers import RunningServer, destrier
 from udtf import ViewClient, chunker
 
 TASK_ROWS = 1_024
+# How often a job is looked at: looking costs the server time too.
+POLL_S = 0.1
 _ARROW = "application/vnd.apache.arrow.stream"
 _TIMEOUT_S = 900.0
 
@@ -37,6 +40,22 @@ _TIMEOUT_S = 900.0
 def one_chunk(text: str) -> Iterator[dict[str, str]]:
     """A chunker that does nothing: one chunk of each row, as it is."""
     yield {"word": text}
+
+
+@chunker(output_schema={"word": str})
+def passages(text: str) -> Iterator[dict[str, str]]:
+    """What chunkers are for: cuts a text into passages of whole sentences, about 160 characters."""
+    passage: list[str] = []
+    length = 0
+    for sentence in re.split(r"(?<=[.!?])\s+", text):
+        words = sentence.split()
+        size = sum(map(len, words)) + len(words)
+        if passage and length + size > 160:
+            yield {"word": " ".join(passage)}
+            passage, length = [], 0
+        passage += words
+        length += size
+    yield {"word": " ".join(passage)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +93,13 @@ class Bench:
         self.views = ViewClient(url, api_key=server.api_key)
         self._root = server.root
 
-    def create(self, name: str, rows: int) -> str:
-        """A table of numbered texts; the URI of its folder."""
-        table = pa.table(
-            {"number": range(rows), "text": [f"the text of row {n}" for n in range(rows)]}
-        )
+    def create(self, name: str, rows: int, sentences: int = 1) -> str:
+        """A table of numbered texts of so many sentences; the URI of its folder."""
+        texts = [
+            " ".join(f"Sentence {part} of the text of row {n}." for part in range(sentences))
+            for n in range(rows)
+        ]
+        table = pa.table({"number": range(rows), "text": texts})
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table, max_chunksize=65_536)
@@ -108,16 +129,17 @@ class Bench:
                 first_s = now_s
             if status.is_over:
                 break
-            time.sleep(0.02)
+            time.sleep(POLL_S)
         if status.state != "DONE":
             raise RuntimeError(f"the refresh ended {status.state}: {status.failure}")
         assert status.result is not None
         return now_s, first_s or now_s, dict(status.result)
 
-    def is_right(self, view: str, source: str, column: str) -> bool:
-        """Whether a view of no-op chunks has the texts of its source."""
-        want = lance.dataset(source).to_table(columns=["text"]).column("text").to_pylist()
-        have = self.views.rows(view, [column]).column(column).to_pylist()
+    def is_right(self, view: str, source: str, code: Callable[[str], Iterable[Any]]) -> bool:
+        """Whether a view has the chunks that `code` makes of its source."""
+        texts = lance.dataset(source).to_table(columns=["text"]).column("text").to_pylist()
+        want = [chunk["word"] for text in texts for chunk in code(text)]
+        have = self.views.rows(view, ["word"]).column("word").to_pylist()
         return sorted(want) == sorted(have)
 
 
@@ -131,13 +153,13 @@ def overhead(bench: Bench, rows: int, rounds: int, folder: Path) -> tuple[Ratio,
         theirs.append(_ray_tasks(uri, folder / f"tasks-{number}.lance"))
         ours.append(bench.refresh("chunks", full=True, source_task_size=TASK_ROWS)[0])
     ratio = Ratio("no-op chunker by plain Ray tasks", _median(ours), _median(theirs), 2.0)
-    return ratio, bench.is_right("chunks", uri, "word")
+    return ratio, bench.is_right("chunks", uri, one_chunk)
 
 
 def incremental(bench: Bench, rows: int, rounds: int) -> tuple[Ratio, bool]:
     """The refresh after 1 % of the rows have changed, beside the full one."""
-    uri = bench.create("growing", rows)
-    bench.views.create("grown", one_chunk, source="growing", inherit=[])
+    uri = bench.create("growing", rows, sentences=8)
+    bench.views.create("grown", passages, source="growing", inherit=[])
     full: list[float] = []
     part: list[float] = []
     for number in range(rounds):
@@ -145,11 +167,11 @@ def incremental(bench: Bench, rows: int, rounds: int) -> tuple[Ratio, bool]:
         first = number * (rows // 100)
         bench.change("growing", f"number >= {first} AND number < {first + rows // 100}")
         seconds, _, result = bench.refresh("grown")
-        if result["mode"] != "incremental" or result["rows_written"] != rows // 100:
+        if result["mode"] != "incremental" or result["rows_read"] != rows // 100:
             raise RuntimeError(f"not an incremental refresh of 1 %: {result}")
         part.append(seconds)
     ratio = Ratio("incremental by full refresh", _median(part), _median(full), 1 / 20)
-    return ratio, bench.is_right("grown", uri, "word")
+    return ratio, bench.is_right("grown", uri, passages)
 
 
 def first_rows(bench: Bench, rounds: int) -> float:

@@ -123,12 +123,14 @@ def _run_rows(
 ) -> Batches:
     made = _MadeRows(fields)
     new, parents = made.new, made.parents
+    call = code if _takes_in_order(code, names) else _by_name(code, names)
     number = 0
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in names]
         rows = zip(*columns, strict=True) if names else ((),) * batch.num_rows
         for values in rows:
-            for row in _given_rows(code(**dict(zip(names, values)))):  # noqa: B905 - as many
+            given = call(*values)
+            for row in given if type(given) is types.GeneratorType else _given_rows(given):
                 # The code may change and give it again.
                 new.append(row.copy() if type(row) is dict else copy.copy(row))
                 parents.append(number)
@@ -306,6 +308,20 @@ def _parameters(code: Any, columns: Sequence[str]) -> Sequence[str]:
         return list(columns)
     named = {parameter.name for parameter in parameters}
     return [name for name in columns if name in named]
+
+
+def _takes_in_order(code: Any, columns: Sequence[str]) -> bool:
+    """Whether the first parameters of a function are the columns: by place is a faster call."""
+    try:
+        parameters = list(inspect.signature(code).parameters.values())[: len(columns)]
+    except (TypeError, ValueError):
+        return False
+    plain = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+    return plain and [parameter.name for parameter in parameters] == list(columns)
+
+
+def _by_name(code: Any, columns: Sequence[str]) -> Callable[..., Any]:
+    return lambda *values: code(**dict(zip(columns, values, strict=True)))
 
 
 def _fit_parents(column: pa.Array, rows: int) -> pa.Array:

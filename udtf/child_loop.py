@@ -108,6 +108,9 @@ class _Pipes:
 
 def _prepare(pipes: _Pipes) -> Caller | None:
     """Load the code; None if it cannot be, which has been said."""
+    # The first array of Python values loads pandas where that is installed: a third of a second,
+    # which a process that waits for its code has.
+    pa.array([0])
     kind, payload = pipes.read()
     assert kind is Frame.SPEC
     spec = json.loads(bytes(payload))

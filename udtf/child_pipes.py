@@ -53,11 +53,16 @@ class ChildGarbled(Exception):
 
 
 class ChildPipes:
-    """A process that has been started, in a new folder, with nothing but `environment`."""
+    """A process that has been started, in a new folder, with nothing but `environment`.
 
-    def __init__(self, python: str, environment: Mapping[str, str], output_bytes_max: int) -> None:
+    The last `output_bytes_max` bytes of what it prints are kept.
+    """
+
+    def __init__(
+        self, python: str, environment: Mapping[str, str], output_bytes_max: int = 0
+    ) -> None:
         self.folder = tempfile.mkdtemp(prefix="destrier-code-")
-        self._output_bytes_max = output_bytes_max
+        self.output_bytes_max = output_bytes_max
         self._printed = bytearray()
         self._is_silent = False
         self._is_deaf = False
@@ -74,6 +79,12 @@ class ChildPipes:
     def printed(self) -> str:
         """The last of what the process has printed."""
         return bytes(self._printed).decode(errors="replace")
+
+    def is_alive(self) -> bool:
+        """Whether it has its pipe open, before anything is received of it."""
+        waiting = select.poll()
+        waiting.register(self._reading, 0)
+        return not waiting.poll(0)
 
     def send(self, parts: Parts) -> None:
         """Queue bytes; they are written while frames are received."""
@@ -195,7 +206,7 @@ class ChildPipes:
     def _keep_prints(self) -> bool:
         data = os.read(self._prints, _READ_BYTES)
         self._printed += data
-        del self._printed[: -self._output_bytes_max]
+        del self._printed[: -self.output_bytes_max]
         self._is_silent = not data
         return bool(data)
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -147,11 +147,11 @@ class CodeProcess:
         if self._child is not None:
             return self._child
         spec = self._spec
-        passed = (*_PASSED_ON, *spec.variables)
-        environment = {name: os.environ[name] for name in passed if name in os.environ}
-        if spec.memory_bytes is not None:
-            environment |= _FRUGAL
-        child = ChildPipes(spec.python or sys.executable, environment, spec.output_bytes_max)
+        child = _started(
+            spec.python or sys.executable,
+            _environment(spec.variables, is_frugal=spec.memory_bytes is not None),
+            spec.output_bytes_max,
+        )
         self._child = child
         is_ready = False
         try:
@@ -264,6 +264,48 @@ class CodeProcess:
         """What was printed last, for where a traceback would be."""
         text = self.printed.strip()[-TRACEBACK_CHARACTERS_MAX:]
         return f"It printed last:\n{text}" if text else ""
+
+
+def _environment(variables: tuple[str, ...], *, is_frugal: bool) -> dict[str, str]:
+    passed = (*_PASSED_ON, *variables)
+    environment = {name: os.environ[name] for name in passed if name in os.environ}
+    return environment | _FRUGAL if is_frugal else environment
+
+
+def have_spare() -> None:
+    """Have a process started that the next code may get, if it is to have the usual environment.
+
+    It knows nothing of any code yet; starting takes half a second, which an item would wait for.
+    """
+    if _spare and _spare[0].child.is_alive():
+        return
+    python, environment = sys.executable, _environment((), is_frugal=True)
+    _spare[:] = [_Spare(python, environment, ChildPipes(python, environment))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    """A process that waits for its code, and what it was started with."""
+
+    python: str
+    environment: Mapping[str, str]
+    child: ChildPipes
+
+
+# At most one.
+_spare: list[_Spare] = []
+
+
+def _started(python: str, environment: Mapping[str, str], output_bytes_max: int) -> ChildPipes:
+    """A process for some code: the spare one if it fits, else a new one."""
+    spare = _spare.pop() if _spare else None
+    if spare is not None and (spare.python, spare.environment) != (python, environment):
+        _spare.append(spare)
+        spare = None
+    if spare is None or not spare.child.is_alive():
+        return ChildPipes(python, environment, output_bytes_max)
+    spare.child.output_bytes_max = output_bytes_max
+    return spare.child
 
 
 class _Sending:

@@ -39,6 +39,7 @@ class PlanWorker:
         self._name = f"{socket.gethostname()} {os.getpid()}"
         self._busy = threading.Event()
         self._parent = os.getppid()
+        self._is_closed = False
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def __call__(self, items: Any) -> list[str]:
@@ -55,6 +56,13 @@ class PlanWorker:
                 for answers in self._threads.map(self._do, self._hosts, shares)
                 for answer in answers
             ]
+
+    def close(self) -> None:
+        """End the processes of the code; nothing is done afterwards."""
+        self._is_closed = True
+        self._threads.shutdown()
+        for host in self._hosts:
+            host.close()
 
     def _do(self, host: "ItemHost", items: Sequence[bytes]) -> list[str]:
         answers = []
@@ -75,7 +83,7 @@ class PlanWorker:
 
     def _watch(self) -> None:
         """End this process with the one that started it, and items when the refresh is stopped."""
-        while True:
+        while not self._is_closed:
             self._busy.wait(_WATCH_S)
             if os.getppid() != self._parent:
                 os._exit(1)

@@ -4,7 +4,6 @@ For refreshes that would end before a pool of Daft's has started. A worker keeps
 process of the code, from task to task; all of a driver's workers end with the driver.
 """
 
-import functools
 import pickle
 import time
 from collections import deque
@@ -15,43 +14,39 @@ import ray
 from udtf.host import HostSpec
 from udtf.items import WorkItem
 from udtf.plan_worker import PlanWorker
-from udtf.resources import WorkerResources
+from udtf.pool import Pool
 
 # Workers that are made ready for a refresh that has not been asked for yet.
 _READY_MAX = 8
 # So long each is kept busy that the next task does not go to the same worker.
-_APART_S = 0.2
+_APART_S = 0.05
 
 
 def run_tasks(
-    items: Sequence[WorkItem],
-    spec: HostSpec,
-    workers: int,
-    children: int,
-    asked: WorkerResources,
-    items_per_task: int,
-    poll_s: float,
+    items: Sequence[WorkItem], spec: HostSpec, pool: Pool, poll_s: float
 ) -> Iterator[str | None]:
-    """Do every item, `workers` tasks at a time; the answers of PlanWorker as they come.
+    """Do every item, a task for each worker at a time; the answers of PlanWorker as they come.
 
     None says that there was no answer for `poll_s` seconds.
 
     Raises:
         ray.exceptions.RayError: a worker died, with what it was doing.
     """
+    asked = pool.resources
+    per_task = pool.items_per_call(len(items))
     # Ray would do the items of a worker that died again, unheard of.
     task = ray.remote(num_cpus=asked.num_cpus, memory=asked.memory_bytes or 0, max_retries=0)(
         _do_items
     )
     host = ray.put(pickle.dumps(spec))
     waiting = deque(
-        [pickle.dumps(item) for item in items[start : start + items_per_task]]
-        for start in range(0, len(items), items_per_task)
+        [pickle.dumps(item) for item in items[start : start + per_task]]
+        for start in range(0, len(items), per_task)
     )
     running: list[ray.ObjectRef[list[str]]] = []
     while waiting or running:
-        while waiting and len(running) < workers:
-            running.append(task.remote(host, children, waiting.popleft()))
+        while waiting and len(running) < pool.workers:
+            running.append(task.remote(host, pool.children, waiting.popleft()))
         ended, running = ray.wait(running, timeout=poll_s)
         if not ended:
             yield None
@@ -60,23 +55,48 @@ def run_tasks(
 
 
 def get_ready() -> None:
-    """Have workers started that hold all that a refresh loads. Blocks: a second or two."""
-    cpus = int(ray.available_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
-    ready = ray.remote(num_cpus=1, max_retries=0)(_load)
-    ray.get([ready.remote() for _ in range(min(cpus, _READY_MAX))])
-
-
-def _load() -> None:
-    import udtf.host  # noqa: F401 - it is loaded, and Lance with it
-
-    time.sleep(_APART_S)
+    """Have workers ready for another refresh, with all that it loads. Blocks: a second at first."""
+    cpus = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+    # What takes no CPU waits for none. Whoever has run one such task is the first for another.
+    rest = ray.remote(num_cpus=0, max_retries=0)(_rest)
+    ray.get([rest.remote() for _ in range(min(cpus, _READY_MAX))])
 
 
 def _do_items(spec: bytes, children: int, items: Sequence[bytes]) -> list[str]:
-    return _worker(spec, children).do(items)
+    return _hand.worker(spec, children).do(items)
 
 
-@functools.lru_cache(maxsize=1)
-def _worker(spec: bytes, children: int) -> PlanWorker:
-    """The host of this process: a driver has one refresh, and its workers serve no other driver."""
-    return PlanWorker(spec, children)
+def _rest() -> None:
+    _hand.rest()
+    time.sleep(_APART_S)
+
+
+class _Hand:
+    """What a process of Ray's keeps from task to task: the host of one refresh, or what the next
+    one needs of it."""
+
+    def __init__(self) -> None:
+        self._spec = b""
+        self._worker: PlanWorker | None = None
+
+    def worker(self, spec: bytes, children: int) -> PlanWorker:
+        """The worker of the refresh that `spec` is about."""
+        if self._worker is None or spec != self._spec:
+            self._close()
+            self._spec, self._worker = spec, PlanWorker(spec, children)
+        return self._worker
+
+    def rest(self) -> None:
+        """End the code of the last refresh, and load what all refreshes need."""
+        from udtf.code_process import have_spare
+
+        self._close()
+        have_spare()
+
+    def _close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+
+_hand = _Hand()

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from udtf.host import HostSpec
 from udtf.items import WorkItem
-from udtf.plan import Pool, free, nodes, run_items
+from udtf.plan import free, nodes, run_items
+from udtf.pool import Pool
 from udtf.refresh_model import (
     ItemState,
     ItemStatus,

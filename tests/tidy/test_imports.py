@@ -26,7 +26,7 @@ PLACES = {
         "udtf/ray_tasks.py",
     ),
     "pydantic": ("cluster/settings.py", "serve_app/"),
-    "daft": ("cluster/runtime.py", "actors/daft_plans.py", "udtf/plan.py"),
+    "daft": ("cluster/runtime.py", "actors/daft_plans.py", "udtf/daft_pool.py"),
     "lance": ("actors/", "udtf/"),
     "sqlglot": ("actors/sql", "udtf/source_query"),
     "tqdm": ("udtf/progress.py",),

@@ -115,6 +115,10 @@ class FakeDriver:
         """The script may look."""
         self.cancelled.set()
 
+    async def release(self) -> None:
+        """The end."""
+        await self.kill()
+
     async def kill(self) -> None:
         """The end."""
         self.killed.set()

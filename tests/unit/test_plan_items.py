@@ -2,8 +2,8 @@
 
 import pickle
 
+from udtf.daft_pool import batches_of
 from udtf.items import AllRows, WorkItem
-from udtf.plan import batches_of
 
 
 def test_a_partition_of_many_items_holds_its_own_alone() -> None:

@@ -1,0 +1,30 @@
+"""The workers of one refresh."""
+
+from dataclasses import dataclass
+
+from udtf.refresh_model import Runner
+from udtf.resources import WorkerResources
+
+# A call of a worker costs milliseconds: where it has many items before it, it gets some at a time.
+# More at a time would be heard of late, and lost together.
+_ITEMS_PER_CALL_MAX = 8
+_CALLS_PER_WORKER_MIN = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """How many workers, what each asks for, and its child processes.
+
+    On Ray, fewer items than `daft_items_min` are tasks of Ray.
+    """
+
+    runner: Runner
+    workers: int
+    resources: WorkerResources
+    children: int = 1
+    daft_items_min: int = 1
+
+    def items_per_call(self, items: int) -> int:
+        """How many of all `items` a worker is given at a time."""
+        calls = self.workers * self.children * _CALLS_PER_WORKER_MIN
+        return self.children * max(1, min(_ITEMS_PER_CALL_MAX, items // calls))
