@@ -152,6 +152,8 @@ class DriverProcesses:
         self._settings = settings
         self._module = module
         self._spare: DriverProcess | None = None
+        # What a spare that was kept is to get ready for.
+        self._unready: dict[str, Any] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         # Never cut short: a process that is half started would be nobody's to end.
         self._changing: asyncio.Task[None] | None = None
@@ -163,9 +165,15 @@ class DriverProcesses:
         driver = await self._take_spare(plain) or await self._spawn()
         driver.begin(f"job {task['job_id']}")
         driver.when_gone = lambda: self._prepare(plain)
-        driver.keep = lambda: self._keep(driver)
+        driver.keep = lambda: self._keep(driver, plain)
         await driver.send({**plain, "settings": settings_json(self._settings)})
         return driver
+
+    async def get_ready(self) -> None:
+        """Tell a driver that was kept to get ready; earlier it would have slowed the commit."""
+        like, self._unready = self._unready, None
+        if like is not None and self._spare is not None:
+            await self._spare.send({"type": "prepare", **like})
 
     async def close(self) -> None:
         """End the driver that waits for a job."""
@@ -191,14 +199,14 @@ class DriverProcesses:
         if self._wants_spare() and self._spare is None:
             self._change({name: task[name] for name in PREPARED})
 
-    def _keep(self, driver: DriverProcess) -> bool:
-        """Have a driver that has done a job ready for another one."""
+    def _keep(self, driver: DriverProcess, task: Mapping[str, Any]) -> bool:
+        """Keep a driver that has done a job for another one like it."""
         is_changing = self._changing is not None and not self._changing.done()
         if not self._wants_spare() or self._spare is not None or is_changing:
             return False
         driver.begin(_NO_JOB)
         driver.when_gone = lambda: None
-        self._spare = driver
+        self._spare, self._unready = driver, {name: task[name] for name in PREPARED}
         return True
 
     def _wants_spare(self) -> bool:

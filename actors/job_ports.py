@@ -172,6 +172,10 @@ class Drivers(Protocol):
         """Start a driver on a task (view_driver.py says what is in it)."""
         ...
 
+    async def get_ready(self) -> None:
+        """Have a driver that is kept get ready for its next task; a job has just ended."""
+        ...
+
     async def close(self) -> None:
         """Let go of what is kept for tasks to come."""
         ...

@@ -222,6 +222,7 @@ class Jobs:
         # The end of a job is stored at once; the journal tries again if storage is away.
         with suppress(DestrierError):
             await self._journal.flush()
+        await self._around.drivers.get_ready()
         if entry.job.state is JobState.CANCELLED:
             # Of one that failed, the items can be gone on from.
             clearing = asyncio.ensure_future(self._leftovers.discard(entry, self._book))

@@ -45,6 +45,7 @@ from actors.request_log import (
     from_properties,
     to_properties,
 )
+from actors.source_ranges import SourceRanges
 from actors.storage import Storage
 from actors.version_records import VersionRecords
 from cluster.clock import Clock, SystemClock
@@ -92,6 +93,7 @@ class Table:
         self._incarnation: str | None = None
         self._retired = False
         self._busy = 0
+        self._source_ranges = SourceRanges()
         self._last_work_s = self._clock.monotonic()
 
     # --- writes -----------------------------------------------------------------------------------
@@ -341,6 +343,7 @@ class Table:
             handle=self._handle(None),
             storage=self._storage,
             retries_max=self._settings.actors.commit_retries_max,
+            ranges=self._source_ranges,
         )
 
     def _update_metadata(

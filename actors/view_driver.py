@@ -175,7 +175,6 @@ def main(arguments: list[str]) -> int:
             waits_for_more = _refresh(task, prepared, Report(lines, cancelled), lines)
         if not waits_for_more:
             return 0
-        prepared = Prepared(task)
 
 
 def _refresh(

@@ -10,7 +10,7 @@ but that LanceDB, not knowing of the refresh, would compute the view anew.
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from actors.guards import text_metadata
 from actors.lance_store import (
     commit,
     field_ids,
+    file_name,
     fragments_from_json,
     fragments_to_json,
     missing_files,
@@ -31,6 +32,7 @@ from actors.lance_store import (
 )
 from actors.model import Commit, RequestKey
 from actors.request_log import DoneRequest, to_properties
+from actors.source_ranges import Ids, SourceRanges
 from actors.storage import Storage
 from cluster.errors import (
     ConcurrentModification,
@@ -43,7 +45,6 @@ from cluster.identifiers import ObjectId
 from udtf.checked import canonical_json
 from udtf.lance_errors import CommitConflict, translate
 from udtf.refresh_model import PublishRequest
-from udtf.spec import SOURCE_ROW_ID
 from udtf.view_files import EVICTED_IDS, REFRESH_FOLDER, WRITTEN_PREFIX
 from udtf.view_record import is_view
 from udtf.watermark import REFRESH_PROPERTY, changed_since, stamp_of
@@ -56,11 +57,6 @@ ROWS_EVICTED_PROPERTY = "destrier.refresh.rows_evicted"
 _BEGUN_PREFIX = ".tmp"
 _BEGUN_KEPT_S = 86_400.0
 
-# Rows of a view that are looked at together: 1 MB of them.
-_ROWS_AT_ONCE = 65_536
-
-_Ids = np.ndarray[Any, np.dtype[np.uint64]]
-
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -71,6 +67,7 @@ class View:
     handle: TableHandle
     storage: Storage
     retries_max: int
+    ranges: SourceRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +142,14 @@ def _evict(view: View, dataset: Any, request: PublishRequest) -> _Eviction:
         return _Eviction()
     ids = _evicted_ids(view, request.evict)
     try:
-        removed, updated, rows = staging.delete_rows(dataset, _addresses(dataset, ids))
+        removed, updated, rows = staging.delete_rows(dataset, view.ranges.addresses(dataset, ids))
     except BaseException as error:
         raise translate(error, context="read") from error
     sync_deletions(view.uri, updated, view.storage)
     return _Eviction(removed, updated, rows)
 
 
-def _evicted_ids(view: View, uri: str) -> _Ids:
+def _evicted_ids(view: View, uri: str) -> Ids:
     """Row ids of the source, sorted, each once."""
     data = view.storage.read(uri)
     if data is None:
@@ -162,35 +159,6 @@ def _evicted_ids(view: View, uri: str) -> _Ids:
     with pa.ipc.open_file(pa.BufferReader(data)) as reader:
         ids = reader.read_all().column(EVICTED_IDS)
     return np.unique(ids.to_numpy().astype(np.uint64, copy=False))
-
-
-def _addresses(dataset: Any, ids: _Ids) -> list[_Ids]:
-    """Addresses of the view's rows that come from the source rows `ids`."""
-    if not len(ids):
-        return []
-    scanner = dataset.scanner(columns=[SOURCE_ROW_ID], with_row_address=True, scan_in_order=True)
-    addresses: list[_Ids] = []
-    for part in _joined(scanner.to_batches(), _ROWS_AT_ONCE):
-        parents = part.column(SOURCE_ROW_ID).to_numpy()
-        # As np.isin, which would sort `ids` again for every part.
-        places = np.searchsorted(ids, parents)
-        hit = ids[np.minimum(places, len(ids) - 1)] == parents
-        addresses.append(part.column(staging.ROW_ADDRESS).to_numpy()[hit])
-    return addresses
-
-
-def _joined(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The batches, of which small fragments make many, joined until they have `rows` rows."""
-    waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        waiting.append(batch)
-        count += batch.num_rows
-        if count >= rows:
-            yield pa.Table.from_batches(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def _commit(
@@ -333,7 +301,7 @@ def _committed_files(dataset: Any, wanted: set[str], versions: Sequence[int] | N
             if found == wanted:
                 break
             for fragment in dataset.checkout_version(version).get_fragments():
-                found |= {file.path for file in fragment.data_files()} & wanted
+                found |= {file_name(file) for file in fragment.data_files()} & wanted
     except BaseException as error:
         raise translate(error, context="read") from error
     return found

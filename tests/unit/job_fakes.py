@@ -144,6 +144,9 @@ class FakeDrivers:
         self.started.append(driver)
         return driver
 
+    async def get_ready(self) -> None:
+        """None is kept."""
+
     async def close(self) -> None:
         """Nothing is kept."""
 
