@@ -38,6 +38,7 @@ from actors.jobs_model import (
 from actors.model import Page
 from cluster.errors import (
     DestrierError,
+    InvalidInput,
     ServiceUnavailable,
     Throttling,
     TransactionNotFound,
@@ -47,6 +48,7 @@ from udtf.refresh_model import ItemState, ItemStatus
 # How often what has become old is dropped from storage.
 _TIDY_INTERVAL_S = 600.0
 _TIDY_LOOK_S = 30.0
+_PLACE_DIGITS_MAX = 18
 
 
 class Jobs:
@@ -338,7 +340,7 @@ class Jobs:
         await self._find(database, job_id)
         items = await self._journal.ask(self._store.items, job_id)
         failed = [item for item in items if item.state is not ItemState.DONE and item.error]
-        start = int(page_token) if page_token and page_token.isdecimal() else 0
+        start = _place(page_token)
         errors = tuple(
             JobItemError(
                 job_id, item.id, item.label, item.state, item.attempts, item.rows_in, item.error
@@ -443,3 +445,15 @@ class Jobs:
             self._book.drop(entry)
         await self._journal.ask(self._store.forget_done_items, spent)
         await self._journal.ask(self._store.compact)
+
+
+def _place(page_token: str | None) -> int:
+    """The number of the first item of a page."""
+    if not page_token:
+        return 0
+    if not (page_token.isdecimal() and len(page_token) <= _PLACE_DIGITS_MAX):
+        raise InvalidInput(
+            "page_token is none that this listing gave; send the page_token of the page before, or"
+            " none"
+        )
+    return int(page_token)

@@ -5,6 +5,8 @@ actor that takes a second; only what lists a database needs one for itself.
 """
 
 import itertools
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +20,22 @@ _NUMBERS = itertools.count(1)
 
 # Ray reads its environment when it is imported, which some test module does first.
 runtime.prepare_environment(Settings())
+
+
+_EXIT_CODE = pytest.StashKey[int]()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_EXIT_CODE] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End without Python's own farewell, in which threads of Daft's abort the process at times."""
+    if _EXIT_CODE in config.stash:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(config.stash[_EXIT_CODE])
 
 
 @pytest.fixture(scope="session", params=["direct", "serve"])

@@ -277,10 +277,9 @@ def have_spare() -> None:
 
     It knows nothing of any code yet; starting takes half a second, which an item would wait for.
     """
-    if _spare and _spare[0].child.is_alive():
-        return
     python, environment = sys.executable, _environment((), is_frugal=True)
-    _spare[:] = [_Spare(python, environment, ChildPipes(python, environment))]
+    if _living_spare() is None:
+        _spare.append(_Spare(python, environment, ChildPipes(python, environment)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,14 +295,18 @@ class _Spare:
 _spare: list[_Spare] = []
 
 
+def _living_spare() -> _Spare | None:
+    if _spare and not _spare[0].child.is_alive():
+        _spare.pop().child.end(is_gone=True)
+    return _spare[0] if _spare else None
+
+
 def _started(python: str, environment: Mapping[str, str], output_bytes_max: int) -> ChildPipes:
     """A process for some code: the spare one if it fits, else a new one."""
-    spare = _spare.pop() if _spare else None
-    if spare is not None and (spare.python, spare.environment) != (python, environment):
-        _spare.append(spare)
-        spare = None
-    if spare is None or not spare.child.is_alive():
+    spare = _living_spare()
+    if spare is None or (spare.python, spare.environment) != (python, environment):
         return ChildPipes(python, environment, output_bytes_max)
+    _spare.remove(spare)
     spare.child.output_bytes_max = output_bytes_max
     return spare.child
 

@@ -2,13 +2,16 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 
+from cluster.settings import Settings
 from tests.contract.ray_cluster import own_ray
 from tests.unit.refresh_lab import Lab
 from udtf.refresh import RefreshFailed
@@ -51,7 +54,15 @@ def ray() -> Iterator[Any]:
 
 @pytest.fixture
 def lab(ray: Any, tmp_path: Path) -> Lab:
+    """Its refreshes are Ray's tasks, but for those that ask for GPUs."""
     return Lab(tmp_path, runner=Runner.RAY)
+
+
+@pytest.fixture
+def daft_lab(lab: Lab) -> Lab:
+    """Its refreshes are Daft's."""
+    lab.settings = Settings.model_validate({"views": {"daft_items_min": 1, "concurrency": 1}})
+    return lab
 
 
 class Holder:
@@ -105,7 +116,11 @@ def test_workers_have_the_gpus_the_cpus_and_the_memory_that_they_ask_for(
     assert usage.most == pytest.approx({"CPU": 1.0, "GPU": 2.0, "memory": 2.0 * MEMORY}, rel=0.01)
 
 
-def test_a_chunker_view_and_its_increments_are_the_same_on_ray(lab: Lab) -> None:
+@pytest.mark.parametrize("kind", ["lab", "daft_lab"])
+def test_a_chunker_view_and_its_increments_are_the_same_on_ray(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    lab: Lab = request.getfixturevalue(kind)
     code = "def expand(text):\n    for word in text.split():\n        yield {'word': word}\n"
     write_rows(lab, 20)
     lab.code(
@@ -120,6 +135,51 @@ def test_a_chunker_view_and_its_increments_are_the_same_on_ray(lab: Lab) -> None
     lab.source.update({"text": "'new'"}, where="id = 3")
     assert set(lab.sorted_rows()) == {row for row in expected if row[0] != 3} | {(3, "new", 0)}
     assert lab.notes.mode == "incremental"
+
+
+def test_tasks_have_the_cpus_and_the_memory_that_they_ask_for(ray: Any, lab: Lab) -> None:
+    write_rows(lab)
+    lab.code("udtf", LOOK, SEEN, partition_by="id", num_cpus=1, memory=10 * MEMORY)
+    with Usage(ray) as usage:
+        rows = lab.refresh(concurrency=4)
+    assert sorted(rows.column("id").to_pylist()) == list(range(6))
+    assert set(rows.column("gpus").to_pylist()) <= {"", "none"}
+    # Four were wanted; the CPUs are enough for two, each of which builds its code once.
+    assert len(set(rows.column("pid").to_pylist())) == 2
+    assert usage.most == pytest.approx({"CPU": 2.0, "GPU": 0.0, "memory": 20.0 * MEMORY}, rel=0.01)
+
+
+def test_a_task_whose_worker_dies_ends_with_an_error(ray: Any, lab: Lab) -> None:
+    write_rows(lab)
+    code = LOOK.replace("time.sleep(0.5)", "time.sleep(60)")
+    lab.code("udtf", code, SEEN, partition_by="id", num_cpus=0.5)
+    killed = threading.Thread(target=kill_workers)
+    killed.start()
+    with pytest.raises(ray.exceptions.RayError, match="died"):
+        lab.compute()
+    killed.join()
+
+
+def kill_workers() -> None:
+    """Kill the workers of tasks below this process, once there are some."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        below = psutil.Process().children(recursive=True)
+        workers = [process for process in below if is_titled(process, "ray::_do_items")]
+        if workers:
+            # The process of the code has begun.
+            time.sleep(1)
+            for worker in workers:
+                worker.kill()
+            return
+        time.sleep(0.1)
+
+
+def is_titled(process: psutil.Process, title: str) -> bool:
+    try:
+        return any(title in part for part in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_query_view_is_the_same_on_ray(lab: Lab) -> None:

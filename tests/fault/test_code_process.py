@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,8 +19,9 @@ import pyarrow as pa
 import pytest
 
 from tests.fault.code_specs import failure, numbers, run, spec_of
+from udtf import code_process
 from udtf.abi import PARENT
-from udtf.code_process import CodeFailed, CodeProcess
+from udtf.code_process import CodeFailed, CodeProcess, have_spare
 
 
 def is_gone(pid: int) -> bool:
@@ -425,3 +427,31 @@ def test_environment_descriptors_and_folder_are_bare(monkeypatch: pytest.MonkeyP
     assert found["stdin"] == "" and found["files"] == [] and found["leads"]
     assert found["argv"] == [] and found["modules"] == []
     assert not folder.exists()
+
+
+def test_a_spare_process_gets_the_next_code_if_it_is_as_that_needs_it() -> None:
+    usual = spec_of("def code(source):\n    yield rows(os.getpid())", memory_bytes=4 << 30)
+    have_spare()
+    have_spare()
+    (spare,) = code_process._spare
+    # Without a bound of memory it has another allocator.
+    with CodeProcess(replace(usual, memory_bytes=None)) as process:
+        other = run(process)
+    with CodeProcess(usual) as process:
+        first = run(process)
+        assert process._child is spare.child
+    assert code_process._spare == []
+    with CodeProcess(usual) as process:
+        assert run(process) not in (first, other)
+
+
+def test_a_spare_process_that_died_costs_no_item() -> None:
+    have_spare()
+    (spare,) = code_process._spare
+    spare.child.kill()
+    while spare.child.is_alive():
+        time.sleep(0.01)
+    usual = spec_of("def code(source):\n    yield rows(1)", memory_bytes=4 << 30)
+    with CodeProcess(usual) as process:
+        assert run(process) == [{"n": 1}]
+        assert process._child is not spare.child

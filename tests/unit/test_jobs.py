@@ -94,6 +94,10 @@ async def test_code_that_fails_fails_the_job_at_once(tmp_path: Path) -> None:
         assert [(e.item, e.label, e.state, e.error.message) for e in errors] == [
             ("i2", "part 2", ItemState.FAILED, "bad row")
         ]
+        assert (await owner.jobs.errors(DATABASE, job_id, "1", 10)).items == ()
+        for token in ("x", "-1", "9" * 5_000):
+            with pytest.raises(InvalidInput, match="page_token is none"):
+                await owner.jobs.errors(DATABASE, job_id, token, 10)
 
 
 async def test_a_job_of_another_database_is_not_there(tmp_path: Path) -> None:
