@@ -10,7 +10,12 @@ from lancedb.remote.errors import HttpError
 
 from tests.clients.plain_http import Database
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    # LanceDB's client speaks to either ingress in test_lancedb_remote.py; refreshes take long.
+    pytest.mark.parametrize("live_server", ["direct"], indirect=True),
+]
 
 HIGH = {"id": "id", "double": "v * 2"}
 

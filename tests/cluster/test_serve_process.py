@@ -21,6 +21,8 @@ import httpx
 import psutil
 import pytest
 
+from tests.clients.running_server import RunningServer
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 DESTRIER = (sys.executable, "-m", "serve_app")
@@ -195,30 +197,29 @@ def name_of(process: psutil.Process) -> str:
     return " ".join(process.cmdline())
 
 
-def test_serve_ingress_answers_the_same(folder: Path) -> None:
-    with serving(folder, DESTRIER_HTTP_INGRESS="serve") as served:
-        served.read_until_ready()
-        headers = {"x-api-key": served.key, "x-request-id": "mine"}
-        listed = httpx.get(f"{served.url}/v1/table/", headers=headers)
-        assert (listed.status_code, listed.json()) == (200, {"tables": []})
-        assert listed.headers.get_list("x-request-id") == ["mine"]
-        # The encoded slash of an identifier comes through HAProxy as it was sent.
-        counted = httpx.post(
-            f"{served.url}/v1/table/a%2Fb/count_rows/?delimiter=%2F", headers=headers
-        )
-        assert (counted.status_code, counted.json()["code"]) == (404, 4)
-        assert "a$b" in counted.json()["detail"]
+@pytest.mark.parametrize("live_server", ["serve"], indirect=True)
+def test_serve_ingress_answers_the_same_and_has_ports_of_its_own(
+    live_server: RunningServer, folder: Path
+) -> None:
+    headers = {"x-api-key": live_server.admin_key, "x-request-id": "mine"}
+    listed = httpx.get(f"{live_server.url}/v1/table/?limit=1", headers=headers)
+    assert listed.status_code == 200
+    assert listed.headers.get_list("x-request-id") == ["mine"]
+    # The encoded slash of an identifier comes through HAProxy as it was sent.
+    counted = httpx.post(
+        f"{live_server.url}/v1/table/a%2Fb/count_rows/?delimiter=%2F", headers=headers
+    )
+    assert (counted.status_code, counted.json()["code"]) == (404, 4)
+    assert "a$b" in counted.json()["detail"]
+    # Another server starts beside it.
+    with serving(folder, DESTRIER_HTTP_INGRESS="serve") as other:
+        other.read_until_ready()
+        assert httpx.get(f"{other.url}/-/healthz").status_code == 200
         private = next((folder / "t").glob("destrier-*"))
         assert private.stat().st_mode & 0o777 == 0o700
-        # Its ports are its own, so that another server starts beside it.
-        (folder / "2").mkdir()
-        with serving(folder / "2", DESTRIER_HTTP_INGRESS="serve") as other:
-            other.read_until_ready()
-            assert httpx.get(f"{other.url}/-/healthz").status_code == 200
-            assert other.stop(signal.SIGTERM) == 0
-        assert httpx.get(f"{served.url}/-/healthz").status_code == 200
-        assert served.stop(signal.SIGTERM) == 0
-        served.assert_nothing_is_left()
+        assert other.stop(signal.SIGTERM) == 0
+        other.assert_nothing_is_left()
+    assert httpx.get(f"{live_server.url}/-/healthz").status_code == 200
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

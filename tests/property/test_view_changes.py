@@ -213,7 +213,7 @@ ALL_WAYS = {
 
 
 def test_views_are_exact_after_every_step(tmp_path: Path) -> None:
-    totals = _follow_all(tmp_path, range(20), 18)
+    totals = _follow_all(tmp_path, range(14), 16)
     assert set(totals["refreshes"]) == ALL_WAYS
     assert min(totals["refreshes"].values()) >= 20, totals["refreshes"]
 

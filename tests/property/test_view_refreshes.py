@@ -106,7 +106,7 @@ def _follow_all(folder: Path, seeds: range, steps: int) -> dict[str, Counter[Any
 
 
 def test_refreshed_views_are_right_after_every_step(tmp_path: Path) -> None:
-    totals = _follow_all(tmp_path, range(8), 12)
+    totals = _follow_all(tmp_path, range(6), 10)
     ways = set(totals["refreshes"])
     assert ways <= ALL_WAYS
     assert {mode for _, mode, _ in ways} == {"no_op", "incremental", "rebuild"}
