@@ -26,6 +26,8 @@ from udtf.code_loading import NotLoadable, load_code
 from udtf.frames import HEADER, Frame, decode_batch, encode_batch, header
 from udtf.output_fit import SchemaError, pieces
 
+# What a process that has user code calls itself, for `ps` and `top`.
+PROCESS_NAME = "destrier-code"
 # Freed when memory is out, so that there is some to say so.
 _BALLAST_BYTES = 8 << 20
 # What loading code takes at least, on top of Python and pyarrow.
@@ -113,6 +115,8 @@ def _prepare(pipes: _Pipes) -> Caller | None:
     pa.array([0])
     kind, payload = pipes.read()
     assert kind is Frame.SPEC
+    # Until now it was a spare one; lists of processes show the difference.
+    Path("/proc/self/comm").write_text(PROCESS_NAME)
     spec = json.loads(bytes(payload))
     sys.path += [path for path in spec["path"] if path not in sys.path]
     input_schema, output_schema = (

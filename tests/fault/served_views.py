@@ -24,6 +24,7 @@ from tests.clients.plain_http import Database
 from tests.clients.running_server import RunningServer, running_server
 from tests.fault.troubled_code import LEFT_BEHIND
 from udtf import ViewClient
+from udtf.child_loop import PROCESS_NAME
 from udtf.view_jobs import JobStatus, RefreshJob
 
 DATABASE = "views"
@@ -59,6 +60,14 @@ def title(process: psutil.Process) -> str:
     """What the process calls itself; nothing if it has ended."""
     try:
         return " ".join(process.cmdline()).strip()
+    except psutil.Error:
+        return ""
+
+
+def name(process: psutil.Process) -> str:
+    """What the process is called in lists; nothing if it has ended."""
+    try:
+        return str(process.name())
     except psutil.Error:
         return ""
 
@@ -281,17 +290,20 @@ class ServedViews:
         workers = self.processes.named(*_WORKERS)
         planners = [p for name in _PLANNERS for p in self.processes.named(name)[1:]]
         drivers = self.processes.drivers()
+        # Of processes that wait for code there is one for each worker of such a driver.
         code = [p for p in psutil.process_iter() if f"{self._temporary}/{_CODE}" in title(p)]
+        titles = " ".join(map(title, code))
+        folders = list(self._temporary.glob(f"{_CODE}*"))
         left = {
             "workers": [title(process) for process in workers + planners],
             "drivers": [process.pid for process in drivers[1:]],
-            "code": [title(process) for process in code],
+            "code": [title(process) for process in code if name(process) == PROCESS_NAME],
             "of code": left_behind(),
             "escaped": [title(process) for process in self.processes.escaped()],
-            "folders": [str(folder) for folder in self._temporary.glob(f"{_CODE}*")],
+            "folders": [str(folder) for folder in folders if str(folder) not in titles],
             "used": self.cluster.used(),
         }
-        return {name: found for name, found in left.items() if found}
+        return {kind: found for kind, found in left.items() if found}
 
 
 @contextmanager

@@ -455,3 +455,12 @@ def test_a_spare_process_that_died_costs_no_item() -> None:
     with CodeProcess(usual) as process:
         assert run(process) == [{"n": 1}]
         assert process._child is not spare.child
+
+
+def test_a_process_that_has_code_is_named_so() -> None:
+    code = """
+        def code(source):
+            yield rows(len(open("/proc/self/comm").read().partition("destrier-code")[1]))
+    """
+    with CodeProcess(spec_of(code)) as process:
+        assert run(process) == [{"n": len("destrier-code")}]
