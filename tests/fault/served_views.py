@@ -30,8 +30,8 @@ from udtf.view_jobs import JobStatus, RefreshJob
 DATABASE = "views"
 WAIT_S = 60.0
 SETTLED_S = 15.0
-# Daft's workers, and what plans for them, which a driver that waits for a job has one of each.
-_WORKERS = ("UDFActor", "PlanWorker")
+# Workers, and what plans for Daft's, which a driver that waits for a job has one of each.
+_WORKERS = ("UDFActor", "PlanWorker", "ray::_do_items")
 _PLANNERS = ("RaySwordfishActor", "FlotillaRunner")
 # Begins the names of the folders of processes that run code.
 _CODE = "destrier-code-"
