@@ -144,8 +144,8 @@ def test_tasks_have_the_cpus_and_the_memory_that_they_ask_for(ray: Any, lab: Lab
         rows = lab.refresh(concurrency=4)
     assert sorted(rows.column("id").to_pylist()) == list(range(6))
     assert set(rows.column("gpus").to_pylist()) <= {"", "none"}
-    # Four were wanted; the CPUs are enough for two, each of which builds its code once. One may have
-    # done everything before the other has started.
+    # Four were wanted; the CPUs are enough for two, each of which builds its code once. One may
+    # have done everything before the other has started.
     assert len(set(rows.column("pid").to_pylist())) <= 2
     assert usage.most == pytest.approx({"CPU": 2.0, "GPU": 0.0, "memory": 20.0 * MEMORY}, rel=0.01)
 
