@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from actors.freshness import TableHandle, TableState, manifest_path, versions_folder
 from actors.incarnation import is_dropped, read_incarnation, sidecar_uri
+from actors.lance_store import file_name
 from actors.model import Page, TableLocation, TableRecord
 from actors.storage import Storage
 from cluster.clock import Clock
@@ -224,7 +225,7 @@ class CatalogView:
             return
         base = self._manifest.uri
         files = [
-            f"{base}/data/{file.path}"
+            f"{base}/data/{file_name(file)}"
             for fragment in state.dataset.get_fragments()
             for file in fragment.data_files()
         ]

@@ -197,16 +197,15 @@ class DriverProcesses:
     def _prepare(self, task: Mapping[str, Any]) -> None:
         """Have a driver ready for a job like the last one, for a while."""
         if self._wants_spare() and self._spare is None:
-            self._change({name: task[name] for name in PREPARED})
+            self._change(_like(task))
 
     def _keep(self, driver: DriverProcess, task: Mapping[str, Any]) -> bool:
         """Keep a driver that has done a job for another one like it."""
-        is_changing = self._changing is not None and not self._changing.done()
-        if not self._wants_spare() or self._spare is not None or is_changing:
+        if not self._wants_spare() or self._spare is not None or self._is_changing():
             return False
         driver.begin(_NO_JOB)
         driver.when_gone = lambda: None
-        self._spare, self._unready = driver, {name: task[name] for name in PREPARED}
+        self._spare, self._unready = driver, _like(task)
         return True
 
     def _wants_spare(self) -> bool:
@@ -221,9 +220,12 @@ class DriverProcesses:
 
     def _change(self, like: Mapping[str, Any] | None) -> None:
         """Start a spare driver, or end the one there is, unless that goes on already."""
-        if self._changing is None or self._changing.done():
+        if not self._is_changing():
             work = self._end_spare() if like is None else self._make_spare(like)
             self._changing = asyncio.ensure_future(work)
+
+    def _is_changing(self) -> bool:
+        return self._changing is not None and not self._changing.done()
 
     async def _make_spare(self, like: Mapping[str, Any]) -> None:
         try:
@@ -273,6 +275,11 @@ async def _open(pipe: IO[bytes], line_bytes_max: int) -> _Pipe:
         lambda: asyncio.StreamReaderProtocol(reader), pipe
     )
     return _Pipe(reader, transport)
+
+
+def _like(task: Mapping[str, Any]) -> dict[str, Any]:
+    """What a driver gets ready with for a task like this one."""
+    return {name: task[name] for name in PREPARED}
 
 
 def settings_json(settings: Settings) -> dict[str, Any]:

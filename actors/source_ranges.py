@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from actors.lance_store import file_name
+from actors.staging import ROW_ADDRESS
 from udtf.spec import SOURCE_ROW_ID
 
 Ids: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
-_ROW_ADDRESS = "_rowaddr"
 # The upper half of a row's address is the number of its fragment.
 _FRAGMENT_SHIFT = np.uint64(32)
 _Fragment: TypeAlias = tuple[str, str | None]
@@ -87,7 +87,7 @@ def _rows(view: Any, fragments: Sequence[Any]) -> Iterator[tuple[Ids, Ids]]:
     )
     for batch in scanner.to_batches():
         if batch.num_rows:
-            yield batch.column(SOURCE_ROW_ID).to_numpy(), batch.column(_ROW_ADDRESS).to_numpy()
+            yield batch.column(SOURCE_ROW_ID).to_numpy(), batch.column(ROW_ADDRESS).to_numpy()
 
 
 def _name(fragment: Any) -> _Fragment:

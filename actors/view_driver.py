@@ -268,7 +268,7 @@ class Prepared:
             import udtf.refresh  # noqa: F401 - it is loaded, and Daft and Lance with it
 
             if like["runner"] == Runner.RAY:
-                from udtf.plan import get_ready
+                from udtf.ray_tasks import get_ready
 
                 _join_ray(like, {})
                 get_ready()

@@ -24,7 +24,7 @@ class OwnProcesses:
 
     def named(self, name: str) -> list[psutil.Process]:
         """Those whose command line holds `name`."""
-        return [process for process in self.alive() if name in _command_line(process)]
+        return [process for process in self.alive() if name in command_line(process)]
 
     def drivers(self) -> list[psutil.Process]:
         """Drivers of views, one that waits for a job included, without their guards."""
@@ -45,7 +45,8 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def _command_line(process: psutil.Process) -> str:
+def command_line(process: psutil.Process) -> str:
+    """What the process was called with; nothing if it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:

@@ -91,7 +91,7 @@ def caller(abi: str, code: Any, input_schema: pa.Schema, output_schema: pa.Schem
     if abi == ARROW_PARTITION:
         return lambda batches: _run_partition(code, Source(batches, input_schema), output_schema)
     if abi == ROW_CHUNKER:
-        names = _parameters(code, input_schema.names)
+        names = _columns_taken(code, input_schema.names)
         return lambda batches: _run_rows(code, batches, names, list(output_schema))
     assert abi == ARROW_BATCH_CHUNKER
     return lambda batches: _run_batches(code, batches, list(output_schema))
@@ -298,11 +298,18 @@ def _iterated(result: object, wanted: str) -> Iterable[object]:
     return result
 
 
-def _parameters(code: Any, columns: Sequence[str]) -> Sequence[str]:
-    """The columns that a function takes; one that cannot be asked is given all."""
+def _parameters(code: Any) -> list[inspect.Parameter] | None:
+    """The parameters of a function; None if it cannot be asked."""
     try:
-        parameters = inspect.signature(code).parameters.values()
+        return list(inspect.signature(code).parameters.values())
     except (TypeError, ValueError):
+        return None
+
+
+def _columns_taken(code: Any, columns: Sequence[str]) -> Sequence[str]:
+    """The columns that a function takes; one that cannot be asked is given all."""
+    parameters = _parameters(code)
+    if parameters is None:
         return list(columns)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return list(columns)
@@ -312,12 +319,9 @@ def _parameters(code: Any, columns: Sequence[str]) -> Sequence[str]:
 
 def _takes_in_order(code: Any, columns: Sequence[str]) -> bool:
     """Whether the first parameters of a function are the columns: by place is a faster call."""
-    try:
-        parameters = list(inspect.signature(code).parameters.values())[: len(columns)]
-    except (TypeError, ValueError):
-        return False
-    plain = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
-    return plain and [parameter.name for parameter in parameters] == list(columns)
+    first = (_parameters(code) or [])[: len(columns)]
+    plain = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in first)
+    return plain and [parameter.name for parameter in first] == list(columns)
 
 
 def _by_name(code: Any, columns: Sequence[str]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from udtf.host import HostSpec
 from udtf.items import WorkItem
 from udtf.plan_worker import STATUS, PlanWorker
-from udtf.pool import Pool
+from udtf.pool import Pool, pickled_calls
 from udtf.refresh_model import Runner
 
 _ITEM = "item"
@@ -80,10 +80,7 @@ def batches_of(items: Sequence[WorkItem], per_call: int) -> Any:
     Each partition is a table of its own: slices of one travel to Ray each with the whole of it,
     which made 30 GB of 100,000 items.
     """
-    tables = [
-        pa.table({_ITEM: [pickle.dumps(item) for item in items[start : start + per_call]]})
-        for start in range(0, len(items), per_call)
-    ]
+    tables = [pa.table({_ITEM: call}) for call in pickled_calls(items, per_call)]
     return daft.from_arrow(tables).into_batches(per_call)
 
 

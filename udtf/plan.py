@@ -53,13 +53,6 @@ def run_items(
             return
 
 
-def get_ready() -> None:
-    """Have what the next refresh on Ray needs started. Blocks: a second or two."""
-    from udtf import ray_tasks
-
-    ray_tasks.get_ready()
-
-
 def has_started_daft() -> bool:
     """Whether this process has had Daft start what it keeps until the process ends."""
     return "udtf.daft_pool" in sys.modules

@@ -1,7 +1,10 @@
 """The workers of one refresh."""
 
+import pickle
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from udtf.items import WorkItem
 from udtf.refresh_model import Runner
 from udtf.resources import WorkerResources
 
@@ -28,3 +31,9 @@ class Pool:
         """How many of all `items` a worker is given at a time."""
         calls = self.workers * self.children * _CALLS_PER_WORKER_MIN
         return self.children * max(1, min(_ITEMS_PER_CALL_MAX, items // calls))
+
+
+def pickled_calls(items: Sequence[WorkItem], per_call: int) -> Iterator[list[bytes]]:
+    """The items as calls of workers get them, `per_call` of them each."""
+    for start in range(0, len(items), per_call):
+        yield [pickle.dumps(item) for item in items[start : start + per_call]]

@@ -14,7 +14,7 @@ import ray
 from udtf.host import HostSpec
 from udtf.items import WorkItem
 from udtf.plan_worker import PlanWorker
-from udtf.pool import Pool
+from udtf.pool import Pool, pickled_calls
 
 # Workers that are made ready for a refresh that has not been asked for yet.
 _READY_MAX = 8
@@ -33,16 +33,12 @@ def run_tasks(
         ray.exceptions.RayError: a worker died, with what it was doing.
     """
     asked = pool.resources
-    per_task = pool.items_per_call(len(items))
     # Ray would do the items of a worker that died again, unheard of.
     task = ray.remote(num_cpus=asked.num_cpus, memory=asked.memory_bytes or 0, max_retries=0)(
         _do_items
     )
     host = ray.put(pickle.dumps(spec))
-    waiting = deque(
-        [pickle.dumps(item) for item in items[start : start + per_task]]
-        for start in range(0, len(items), per_task)
-    )
+    waiting = deque(pickled_calls(items, pool.items_per_call(len(items))))
     running: list[ray.ObjectRef[list[str]]] = []
     while waiting or running:
         while waiting and len(running) < pool.workers:

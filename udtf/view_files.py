@@ -167,15 +167,7 @@ class ViewFolder:
 
     def _mark(self, name: str) -> None:
         """Make an empty file; not flushed: after a power cut nobody is left whom it tells."""
-        if self.local is None:
-            with self._new_file(name) as path:
-                path.touch()
-            return
-        path = self.local / self._name(name)
-        try:
-            path.touch()
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with self._new_file(name) as path:
             path.touch()
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from cluster.settings import Settings
 from tests.contract.ray_cluster import own_ray
+from tests.processes import command_line
 from tests.unit.refresh_lab import Lab
 from udtf.refresh import RefreshFailed
 from udtf.refresh_model import ItemState, Runner
@@ -166,7 +167,7 @@ def kill_workers() -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         below = psutil.Process().children(recursive=True)
-        workers = [process for process in below if is_titled(process, "ray::_do_items")]
+        workers = [process for process in below if "ray::_do_items" in command_line(process)]
         if workers:
             # The process of the code has begun.
             time.sleep(1)
@@ -174,13 +175,6 @@ def kill_workers() -> None:
                 worker.kill()
             return
         time.sleep(0.1)
-
-
-def is_titled(process: psutil.Process, title: str) -> bool:
-    try:
-        return any(title in part for part in process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_query_view_is_the_same_on_ray(lab: Lab) -> None:
