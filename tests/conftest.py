@@ -26,7 +26,9 @@ _EXIT_CODE = pytest.StashKey[int]()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    session.config.stash[_EXIT_CODE] = int(exitstatus)
+    # Of any other ending pytest still has something to say.
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        session.config.stash[_EXIT_CODE] = int(exitstatus)
 
 
 @pytest.hookimpl(trylast=True)
