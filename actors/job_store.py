@@ -1,4 +1,4 @@
-"""Jobs as they are stored: Lance tables under `<root>/_system/`, written by their owner alone.
+"""Jobs as they are stored: Lance tables in the folder `jobs.root`, written by their owner alone.
 
 `jobs`, `watched` hold records of which the newest of each key counts; `job_events` only grows;
 `job_items` holds one row for each work item that ended. A batch is written as events and items
@@ -27,10 +27,12 @@ from actors.lance_store import (
 )
 from actors.storage import Storage
 from actors.stored_json import from_json, to_json
+from cluster.settings import Settings
 from udtf.lance_errors import translate
 from udtf.refresh_model import ItemState, ItemStatus
 
-FOLDER = "_system"
+# Under storage.root, where nothing else is said; no database has such a name.
+_FOLDER = "_system"
 # Versions of a table after which it is compacted without being asked: each is a file to list.
 _VERSIONS_MAX = 512
 
@@ -60,6 +62,12 @@ _ITEM_SCHEMA = pa.schema(
 )
 
 
+def jobs_storage(settings: Settings) -> Storage:
+    """The folder that the jobs' tables are in, and how to reach it."""
+    root = settings.jobs.root or f"{settings.storage.root.rstrip('/')}/{_FOLDER}"
+    return Storage.of(settings.storage.model_copy(update={"root": root}))
+
+
 @dataclass(frozen=True, slots=True)
 class StoredItem:
     """A work item that ended, and the checkpoint key of the plan that it belongs to."""
@@ -86,7 +94,7 @@ class JobStore:
     """The system tables of one deployment."""
 
     def __init__(self, storage: Storage) -> None:
-        folder = f"{storage.root}/{FOLDER}"
+        folder = storage.root
         self._jobs = _Table(f"{folder}/jobs.lance", _LATEST_SCHEMA, storage)
         self._watched = _Table(f"{folder}/watched.lance", _LATEST_SCHEMA, storage)
         self._events = _Table(f"{folder}/job_events.lance", _EVENT_SCHEMA, storage)
@@ -96,8 +104,8 @@ class JobStore:
     @staticmethod
     def is_there(storage: Storage) -> bool:
         """Whether the deployment has had jobs, or has views that are refreshed by themselves."""
-        return storage.exists(versions_folder(f"{storage.root}/{FOLDER}/jobs.lance", None)) or (
-            storage.exists(versions_folder(f"{storage.root}/{FOLDER}/watched.lance", None))
+        return storage.exists(versions_folder(f"{storage.root}/jobs.lance", None)) or (
+            storage.exists(versions_folder(f"{storage.root}/watched.lance", None))
         )
 
     def load(self) -> list[StoredJob]:

@@ -1,21 +1,25 @@
 """Commits with pylance: one place that knows how a change reaches storage and when it is safe
 there."""
 
+import copy
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
+from lance.optimize import Compaction
 
 from actors.early_sync import EarlySync
 from actors.freshness import manifest_path, versions_folder
 from actors.model import Commit
 from actors.storage import Storage
 from cluster.errors import DestrierError, OutcomeUnknown, TableAlreadyExists
+from udtf.history import read_transaction
 from udtf.lance_errors import translate
 
 # Newest versions searched for a commit whose outcome is in doubt.
@@ -144,7 +148,7 @@ def commit_first(
         )
     except BaseException as error:
         raise translate(error, context="commit") from error
-    _sync_commit(uri, None, dataset, storage)
+    _sync_commit(uri, None, dataset, transaction, storage)
     return dataset, Commit(int(dataset.version), transaction.uuid)
 
 
@@ -181,7 +185,7 @@ def commit(
         if landed is None:
             raise translated from error
         committed = landed
-    _sync_commit(uri, branch, committed, storage)
+    _sync_commit(uri, branch, committed, transaction, storage)
     return committed, Commit(int(committed.version), transaction.uuid)
 
 
@@ -192,7 +196,7 @@ def _find_landed(dataset: Any, branch: str | None, transaction_id: str) -> Any |
         for version in range(
             latest.version, max(dataset.version, latest.version - _DOUBT_VERSIONS), -1
         ):
-            found = latest.read_transaction(version)
+            found = _transaction(latest, version)
             if found is not None and found.uuid == transaction_id:
                 return latest.checkout_version((branch, version))
     except BaseException as error:
@@ -219,11 +223,22 @@ def transactions(dataset: Any, count_max: int) -> Iterator[tuple[int, Any]]:
     lowest = max(0, int(dataset.version) - count_max)
     for version in range(int(dataset.version), lowest, -1):
         try:
-            found = dataset.read_transaction(version)
+            found = _transaction(dataset, version)
         except Exception:  # noqa: BLE001 - pylance raises untyped errors: the version is cleaned up
             return
         if found is not None:
             yield version, found
+
+
+def _transaction(dataset: Any, version: int) -> Any | None:
+    """The transaction that made a version; None where there is none that pylance can decode.
+
+    Of a compaction that moved an index pylance 14 raises TypeError; it carries no request.
+    """
+    try:
+        return read_transaction(dataset, version)
+    except TypeError:
+        return None
 
 
 def sync_data_files(uri: str, fragments: Sequence[Any], storage: Storage) -> None:
@@ -261,19 +276,60 @@ def delete_staged(uri: str, fragments: Sequence[Any], storage: Storage) -> None:
     storage.delete_empty_folder(uri)
 
 
-def _sync_commit(uri: str, branch: str | None, dataset: Any, storage: Storage) -> None:
+def _sync_commit(
+    uri: str, branch: str | None, dataset: Any, transaction: Any, storage: Storage
+) -> None:
     """Flush a commit's own files: manifest, transaction, deletion vectors, and their folders."""
     if not storage.is_local or not storage.fsync:
         return
     base = branch_uri(uri, branch)
     version = int(dataset.version)
     paths = [manifest_path(uri, branch, version), versions_folder(uri, branch)]
-    transaction = dataset.read_transaction(version)
+    if version != transaction.read_version + 1:
+        # Lance has fitted it to versions that came in between, and stored what came out.
+        transaction = read_transaction(dataset, version)
     if transaction is not None:
         name = f"{transaction.read_version}-{transaction.uuid}.txn"
         if storage.exists(f"{base}/_transactions/{name}"):
             paths += [f"{base}/_transactions/{name}", f"{base}/_transactions"]
     storage.sync(paths)
+
+
+def commit_compaction(
+    dataset: Any, uri: str, branch: str | None, rewrites: Sequence[Any], storage: Storage
+) -> Any:
+    """Replace fragments by others that hold the same rows; the dataset at the version that this
+    makes. Lance moves indexes along.
+
+    Raises:
+        CommitConflict: the rows of one of the fragments have changed.
+        DestrierError: translated; nothing has changed.
+    """
+    # Lance moves the object that it is given to the new version, and others read `dataset`.
+    committed = copy.copy(dataset)
+    try:
+        Compaction.commit(committed, list(rewrites))
+    except BaseException as error:
+        raise translate(error, context="commit") from error
+    if storage.is_local and storage.fsync:
+        base = branch_uri(uri, branch)
+        # Which transaction and which folder of an index it was pylance cannot say; they are few.
+        folder = Path(f"{base}/_transactions")
+        paths = [str(path) for path in folder.glob(f"{rewrites[0].read_version}-*.txn")]
+        paths += [str(folder)] if paths else []
+        paths += [manifest_path(uri, branch, int(committed.version)), versions_folder(uri, branch)]
+        storage.sync([*paths, *_index_files(base, dataset, committed, storage)])
+    return committed
+
+
+def _index_files(base: str, before: Any, after: Any, storage: Storage) -> list[str]:
+    """Files of the indexes that `after` has and `before` has not, and their folders."""
+    uuids = {segment.uuid for index in after.describe_indices() for segment in index.segments} - {
+        segment.uuid for index in before.describe_indices() for segment in index.segments
+    }
+    folders = [f"{base}/_indices/{uuid}" for uuid in sorted(uuids)]
+    files = [f"{folder}/{name}" for folder in folders for name, _, _ in storage.files(folder)]
+    return [*files, *folders, *([f"{base}/_indices"] if folders else [])]
 
 
 def sync_deletions(uri: str, fragments: Sequence[Any], storage: Storage) -> None:

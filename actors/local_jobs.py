@@ -4,12 +4,11 @@ from actors.driver_process import DriverProcesses
 from actors.job_journal import Journal
 from actors.job_ports import Capacity
 from actors.job_run import RunnerAddress, Surroundings
-from actors.job_store import JobStore
+from actors.job_store import JobStore, jobs_storage
 from actors.job_views import OwnedViews
 from actors.jobs import Jobs
 from actors.owners import Owners
 from actors.reads import Reads
-from actors.storage import Storage
 from cluster.clock import Clock
 from cluster.settings import Settings
 from udtf.refresh_model import Runner
@@ -28,7 +27,7 @@ def make_jobs(
     capacity: Capacity | None,
 ) -> Jobs:
     """Jobs of a deployment; made on the event loop that they run on."""
-    store = JobStore(Storage.of(settings.storage))
+    store = JobStore(jobs_storage(settings))
     journal = Journal(store, clock, settings.jobs)
     views = OwnedViews(settings, owners, Reads(settings, clock))
     drivers = DriverProcesses(settings)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from actors.distributed import DistributedReads
 from actors.job_events import select_events
-from actors.job_store import JobStore
+from actors.job_store import JobStore, jobs_storage
 from actors.jobs_model import EventPage, Job, JobItemError, JobPage
 from actors.model import (
     Assignment,
@@ -35,7 +35,6 @@ from actors.model import (
 from actors.owners import LocalOwners, Owners
 from actors.ports import ArrowReader, CatalogOperations, RowStream
 from actors.reads import Reads
-from actors.storage import Storage
 from actors.tables import Tables
 from actors.uploads import Uploads
 from actors.view_catalog import ViewCatalog
@@ -88,8 +87,7 @@ class Server:
 
     async def resume_jobs(self) -> None:
         """Let the jobs go on that an earlier server has left, and schedules; none costs nothing."""
-        storage = Storage.of(self._settings.storage)
-        if await asyncio.to_thread(JobStore.is_there, storage):
+        if await asyncio.to_thread(JobStore.is_there, jobs_storage(self._settings)):
             await self._owners.jobs().call("start")
 
     async def close(self) -> None:

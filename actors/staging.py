@@ -154,7 +154,7 @@ def stage_update(
         DestrierError: translated from the scan; nothing has changed but orphan files may be left.
     """
     try:
-        if any(_is_blob(item) for item in dataset.schema):
+        if has_blobs(dataset.schema):
             return _stage_columns(dataset, base_uri, plan, fragments, storage)
         return _stage_rows(dataset, base_uri, plan, fragments, storage)
     except DestrierError:
@@ -308,6 +308,11 @@ def _carry_row_ids(
         fragment.row_id_meta = RowIdSequence(own.tolist()).to_inline_metadata()
         start += fragment.physical_rows
     assert start == len(every)
+
+
+def has_blobs(schema: pa.Schema) -> bool:
+    """Whether a scan gives descriptions in the place of values that cannot be written back."""
+    return any(_is_blob(item) for item in schema)
 
 
 def _is_blob(item: pa.Field) -> bool:

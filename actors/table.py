@@ -22,11 +22,12 @@ import lance
 from actors import appending, row_changes, view_publishing
 from actors.engines import DistributedStaging
 from actors.freshness import TableHandle
-from actors.guards import refuse_reserved
+from actors.guards import refuse_reserved, text_metadata
 from actors.incarnation import ensure_incarnation, is_dropped
 from actors.insert_queue import InsertQueue
 from actors.lance_store import branch_uri, commit, transactions
 from actors.lanes import Lane
+from actors.maintenance import Branch, Maintenance
 from actors.model import (
     Assignment,
     Commit,
@@ -61,6 +62,7 @@ from cluster.identifiers import TableRef
 from cluster.settings import Engine, Settings
 from udtf.lance_errors import CommitConflict
 from udtf.refresh_model import PublishRequest
+from udtf.view_record import is_view
 
 
 class Table:
@@ -89,6 +91,13 @@ class Table:
         self._commit_lane = Lane("commit", deadline_s, self._commit_is_late)
         self._stage_lane = Lane("stage", deadline_s, _stage_is_late)
         self._rewriting = asyncio.Lock()
+        self._maintenance = Maintenance(
+            settings.maintenance,
+            self._clock,
+            Lane("maintenance", deadline_s, _maintenance_is_late),
+            self._commit_lane,
+            self._rewriting,
+        )
         self._opening = asyncio.Lock()
         self._incarnation: str | None = None
         self._retired = False
@@ -134,7 +143,7 @@ class Table:
         work = partial(
             self._commit_lane.run, self._commit_fragments, branch, key, staged, overwrite
         )
-        return await self._once(location, branch, key, work)
+        return await self._once(location, branch, key, work, len(staged.fragments))
 
     async def update(
         self,
@@ -178,7 +187,7 @@ class Table:
         """Commit what a refresh of this view computed, once per job however often it is asked."""
         key = view_publishing.request_key(request.job_id)
         work = partial(self._commit_lane.run, self._publish_view, key, request)
-        answer = await self._once(location, None, key, work)
+        answer = await self._once(location, None, key, work, len(request.fragments))
         evicted = await self._commit_lane.run(
             view_publishing.finish, self._as_view(), request, answer
         )
@@ -213,10 +222,12 @@ class Table:
         self._retired = True
         self._inserts.refuse_all(self._moving())
         await self._requests.settle()
+        await self._maintenance.settle()
 
     def idle_s(self) -> float:
         """Seconds without work; 0 while there is any."""
-        return 0.0 if self._busy else self._clock.monotonic() - self._last_work_s
+        busy = self._busy or self._maintenance.is_busy
+        return 0.0 if busy else self._clock.monotonic() - self._last_work_s
 
     def must_be_replaced(self) -> bool:
         """Whether a lane's thread hangs in native code, which only a new process cures."""
@@ -236,12 +247,17 @@ class Table:
         branch: str | None,
         key: RequestKey,
         work: Callable[[], Awaitable[Commit]],
+        fragments: int = 1,
     ) -> Commit:
         """Do `work` unless the request was done, or is being done: then give that answer."""
         self._busy += 1
         try:
             await self._ready(location, branch)
-            return await self._requests.do(key, work)
+            answer = await self._requests.do(key, work)
+            self._maintenance.note(
+                self._as_branch(branch), answer.version, fragments, self._rows_are_joined
+            )
+            return answer
         except OutcomeUnknown:
             # Storage knows; read it again before the next request of this branch is looked up.
             self._loaded.discard(branch)
@@ -346,6 +362,14 @@ class Table:
             ranges=self._source_ranges,
         )
 
+    def _as_branch(self, branch: str | None) -> Branch:
+        handle = self._handle(branch)
+        return Branch(self._ref.id, self._location.uri, branch, handle, self._storage)
+
+    def _rows_are_joined(self, before: Any, after: Any) -> None:
+        if is_view(text_metadata(after.schema)):
+            view_publishing.restamp(self._as_view(), before, after)
+
     def _update_metadata(
         self, branch: str | None, key: RequestKey, metadata: dict[str, str]
     ) -> Commit:
@@ -446,6 +470,10 @@ class Table:
         caught_up = row_changes.catch_up(staged, latest.dataset, base, self._storage)
         operation = row_changes.operation(caught_up, latest.dataset)
         return self._commit(branch, key, operation, caught_up.rewrite.rows, latest.dataset)
+
+
+def _maintenance_is_late(deadline_s: float) -> ServiceUnavailable:
+    return ServiceUnavailable(f"it took longer than {deadline_s:g} s")
 
 
 def _stage_is_late(deadline_s: float) -> ServiceUnavailable:

@@ -53,6 +53,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import TableRef
 from cluster.settings import LimitSettings, Settings
+from udtf.history import read_transaction
 from udtf.spec import ViewDefinition
 from udtf.view_record import view_metadata, view_schema
 
@@ -202,11 +203,11 @@ class Uploads:
             return None
         try:
             dataset = self._reads.open(record, Pin())
-            oldest = dataset.read_transaction(1)
+            oldest = read_transaction(dataset, 1)
         except Exception:  # noqa: BLE001 - pylance raises untyped errors: version 1 is cleaned up
             return None
-        made_by = from_properties(oldest.transaction_properties) if oldest is not None else []
-        if all(done.key.id != key.id for done in made_by):
+        made_by = [] if oldest is None else from_properties(oldest.transaction_properties)
+        if oldest is None or all(done.key.id != key.id for done in made_by):
             return None
         return CreatedTable(record, 1, oldest.uuid, created=True)
 

@@ -10,7 +10,7 @@ but that LanceDB, not knowing of the refresh, would compute the view anew.
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,11 +43,12 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId
 from udtf.checked import canonical_json
+from udtf.history import read_transaction
 from udtf.lance_errors import CommitConflict, translate
 from udtf.refresh_model import PublishRequest
 from udtf.view_files import EVICTED_IDS, REFRESH_FOLDER, WRITTEN_PREFIX
 from udtf.view_record import is_view
-from udtf.watermark import REFRESH_PROPERTY, changed_since, stamp_of
+from udtf.watermark import REFRESH_PROPERTY, changed_since, stamp_moved, stamp_of
 
 logger = logging.getLogger(__name__)
 
@@ -235,7 +236,7 @@ def finish(view: View, request: PublishRequest, answer: Commit) -> int:
 
 def _rows_evicted(dataset: Any, version: int) -> int:
     try:
-        transaction = dataset.read_transaction(version)
+        transaction = read_transaction(dataset, version)
     except Exception:  # noqa: BLE001 - pylance raises untyped errors: the version is cleaned up
         return 0
     properties = (transaction.transaction_properties if transaction else None) or {}
@@ -247,7 +248,22 @@ def _stamp(view: View, dataset: Any, request: PublishRequest, answer: Commit) ->
         # It is stamped, or another program has written since and its state is not the refresh's.
         return
     # The version that this very commit makes: LanceDB takes any other for drift.
-    updates = stamp_of(request.watermark, answer.version + 1)
+    _write_stamp(view, dataset, stamp_of(request.watermark, answer.version + 1))
+
+
+def restamp(view: View, before: Any, after: Any) -> None:
+    """Tell LanceDB that `after` has the rows of version `before`, if it knew those. Blocks.
+
+    Raises:
+        DestrierError: translated; LanceDB would compute the view anew.
+    """
+    metadata = text_metadata(after.schema)
+    updates = stamp_moved(metadata, int(before.version), int(after.version) + 1)
+    if updates is not None:
+        _write_stamp(view, after, updates)
+
+
+def _write_stamp(view: View, dataset: Any, updates: Mapping[str, str]) -> None:
     operation = lance.LanceOperation.UpdateConfig(
         schema_metadata_updates=lance.LanceOperation.UpdateMap(updates=updates, replace=False)
     )

@@ -6,6 +6,7 @@ to views is its definition, which is checked against the source before anything 
 jobs, whose owner runs every refresh.
 """
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -67,6 +68,10 @@ class _StoredView:
         return recognise(self.definition.source_query)
 
 
+# Of tags that keep a version for the views that are pinned to it.
+_PINNED_TAG_PREFIX = "destrier-pinned-"
+
+
 class Views:
     """The views of every database, for one replica."""
 
@@ -96,6 +101,7 @@ class Views:
             created = await self._uploads.create_view(view, definition, key)
         job_id: str | None = None
         try:
+            await self._keep_pinned(view, definition)
             if definition.auto_refresh:
                 await self._watch(view)
             if with_data:
@@ -152,6 +158,30 @@ class Views:
             raise
         except Exception as error:
             raise translate(error, context="expression") from error
+
+    async def _keep_pinned(self, view: TableRef, definition: ViewDefinition) -> None:
+        """Tag the version that a view reads for good, so that it is not cleaned up as an old one.
+
+        The tag may serve several views, so it stays; whoever drops the last may delete it.
+        """
+        query = recognise(definition.source_query)
+        if query is None or query.version is None or query.branch is not None:
+            # Versions of a table with branches are kept.
+            return
+        record = await self._reads.find_table(TableRef(view.database, ObjectId.of(query.source_id)))
+        await self._reads.in_thread(self._tag, record, query.version)
+
+    def _tag(self, record: TableRecord, version: int) -> None:
+        # A copy: pylance lets no other thread use the object while it makes a tag.
+        dataset = copy.copy(self._reads.open(record, Pin(version=version)))
+        name = f"{_PINNED_TAG_PREFIX}{version}"
+        try:
+            if name not in dataset.tags.list():
+                dataset.tags.create(name, version)
+        except Exception as error:
+            # Another view of the same version may just have come first.
+            if name not in dataset.tags.list():
+                raise translate(error, context="version") from error
 
     async def drop(self, view: TableRef) -> DroppedTable:
         """End a view's jobs and its schedule, then drop its table."""

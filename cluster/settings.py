@@ -178,6 +178,30 @@ class ActorSettings(Section):
     """Newest versions whose request ids a restarted actor reads back (0.16 ms each)."""
 
 
+class MaintenanceSettings(Section):
+    """What the owner of a table does by itself to keep it fast."""
+
+    enabled: bool = True
+    """Join small fragments and clean up old versions of tables that are written."""
+    small_fragments_max: Positive = 64
+    """Small fragments of about one size from which they are joined, and fragments made by commits
+    after which a table is looked at."""
+    fragment_rows: Positive = 1 << 20
+    """Rows of the largest fragments that are made by joining."""
+    fragment_bytes_max: Positive = 128 << 20
+    """Bytes of one fragment that is made by joining."""
+    run_bytes_max: Positive = 256 << 20
+    """Bytes that are joined in one go; updates and deletes of the table wait meanwhile."""
+    versions_kept_s: Seconds = 7 * 86_400.0
+    """A version is deleted this long after the next one was made. Versions with a tag are kept, and
+    those of a table with branches."""
+    versions_kept_max: Positive = 10_000
+    """Versions of a table that are kept; of more the oldest are deleted, however young."""
+    versions_grace_s: Seconds = 3_600
+    """No version is deleted sooner than this after the next one was made: reads and refreshes of it
+    may be under way."""
+
+
 class EngineSettings(Section):
     """Which engine reads and rewrites."""
 
@@ -295,6 +319,10 @@ class ViewSettings(Section):
 class JobSettings(Section):
     """Jobs: refreshes that run in the background."""
 
+    root: str | None = None
+    """Folder or object-store URI of what is stored of jobs: states, events, and which work items
+    are done, a small commit each second while a job runs. Unset: `_system` under storage.root. Its
+    storage options are storage.options."""
     running_max: Positive = 2
     """Jobs that run at a time, each with a driver process of about 300 MB; others wait."""
     queued_max: Positive = 256
@@ -357,6 +385,7 @@ class Settings(Section):
     storage: StorageSettings = StorageSettings()
     limits: LimitSettings = LimitSettings()
     actors: ActorSettings = ActorSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     engine: EngineSettings = EngineSettings()
     auth: AuthSettings = AuthSettings()
     views: ViewSettings = ViewSettings()

@@ -5,6 +5,7 @@ and operations that it has no class for look all alike. What a version changed i
 its data files.
 """
 
+import copy
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,15 @@ class Step:
     properties: dict[str, str]
 
 
+def read_transaction(dataset: Any, version: int) -> Any | None:
+    """The transaction that made a version, if it is stored; errors are pylance's, untyped.
+
+    pylance lets no other thread use the very object meanwhile, and many share one; a copy costs a
+    microsecond.
+    """
+    return copy.copy(dataset).read_transaction(version)
+
+
 class Unreadable(Exception):
     """The transaction of a version is gone, or cannot be read."""
 
@@ -40,7 +50,7 @@ def read_step(dataset: Any, version: int) -> Step:
         Unreadable: nothing tells, usually because the version was cleaned up.
     """
     try:
-        transaction = dataset.read_transaction(version)
+        transaction = read_transaction(dataset, version)
     except TypeError:
         # Only what a compaction says of an index has a class that pylance cannot fill.
         return Step("Rewrite", None, {})

@@ -70,6 +70,15 @@ def stamp_of(watermark: Watermark, view_version: int) -> dict[str, str]:
     }
 
 
+def stamp_moved(metadata: Mapping[str, str], before: int, after: int) -> dict[str, str] | None:
+    """What the metadata are to say when version `after` has the rows that LanceDB left, or we told
+    it of, at version `before`; None if that is not what they say now."""
+    stamp = _read_stamp(metadata)
+    if stamp is None or stamp.view_version != before:
+        return None
+    return {_VIEW_VERSION: str(after)}
+
+
 def read_watermark(view: Any) -> tuple[Watermark, int] | None:
     """The watermark that the view's rows have, and the view's version it was committed at.
 

@@ -1,5 +1,6 @@
 """Views: what is checked before one is made, what is told of it, and which jobs it starts."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -376,6 +377,11 @@ async def test_a_pinned_view_is_refreshed_from_its_pin_only(server: ViewServer) 
     with pytest.raises(DestrierError, match="no version 9"):
         await server.create_view(VIEW, define(envelope(version=9), output=NAMES), new_key())
     await server.create_view(VIEW, define(envelope(version=1), output=NAMES), new_key())
+    # Which no clean-up of old versions takes away.
+    tags = (await server.dataset(SOURCE)).tags.list()
+    assert {name: tag["version"] for name, tag in tags.items()} == {"destrier-pinned-1": 1}
+    other = ref("other")
+    await server.create_view(other, define(envelope(version=1), output=NAMES), new_key())
     await server.delete_rows(SOURCE, None, new_key(), "id = 1", None)
     with pytest.raises(InvalidInput, match="always shows version 1"):
         await server.refresh_view(VIEW, RefreshOptions(source_version=2))
@@ -450,3 +456,24 @@ async def test_a_view_that_lancedb_made_is_a_view(server: ViewServer) -> None:
     assert server.jobs.submitted[0].view_id == ("theirs",)
     with pytest.raises(InvalidTableState, match="theirs is a materialized view"):
         await server.delete_rows(theirs, None, new_key(), "true", None)
+
+
+async def test_a_view_is_described_while_it_is_read(tmp_path: Path) -> None:
+    """Lance lets nobody use an open table while the history of the same object is read."""
+    server = ViewServer(make_settings(tmp_path / "root"))
+    await make_table(server, SOURCE, pa.table({"id": [1, 2], "n": [10, 20]}))
+    await server.create_view(VIEW, define(), new_key())
+    source, uri = await server.dataset(SOURCE), await server.uri(VIEW)
+    await server.on_table(VIEW, "publish_view", request(uri, source, rows_of(source)))
+
+    async def describe() -> None:
+        for _ in range(50):
+            described = await server.describe_view(VIEW)
+            assert described.refreshable and described.source_version == 1, described
+
+    async def count() -> None:
+        for number in range(100):
+            counted = await server.count_rows(VIEW, LATEST, f"twice > {number - 1000}", None)
+            assert counted.count == 2
+
+    await asyncio.gather(*(describe() for _ in range(3)), *(count() for _ in range(3)))

@@ -42,3 +42,15 @@ def test_only_commands_print() -> None:
         and node.func.id == "print"
     ]
     assert not found
+
+
+def test_open_tables_are_not_locked_for_other_threads() -> None:
+    """pylance keeps all others from an object while it does one of these, and many share ours."""
+    locking = re.compile(r"(?<!copy\.copy\(dataset\))\.(read_transaction|get_transactions)\(")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in python_files(*PACKAGES)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if locking.search(line)
+    ]
+    assert not found, "\n".join(found)

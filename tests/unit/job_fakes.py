@@ -14,11 +14,10 @@ from actors.auto_refresh import SourceChange
 from actors.job_journal import Journal
 from actors.job_ports import FoundView, PublishedView
 from actors.job_run import RunnerAddress, Surroundings
-from actors.job_store import JobStore
+from actors.job_store import JobStore, jobs_storage
 from actors.jobs import Jobs
 from actors.jobs_model import Job, JobState, Submission, WatchedView
 from actors.model import TableLocation
-from actors.storage import Storage
 from actors.stored_json import to_json
 from cluster.clock import Clock, SystemClock
 from cluster.errors import DestrierError
@@ -244,7 +243,7 @@ class Owned:
         self.settings = quick_settings(root, **changes)
         self.drivers = drivers
         self.views = fake_views or FakeViews()
-        self.store = JobStore(Storage.of(self.settings.storage))
+        self.store = JobStore(jobs_storage(self.settings))
         journal = Journal(self.store, clock or SystemClock(), self.settings.jobs)
         around = Surroundings(
             self.settings, journal, self.views, drivers, capacity, RunnerAddress(Runner.NATIVE)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.job_store import JobStore, jobs_storage
 from actors.jobs_model import JobPhase, JobState, Trigger, WatchedView
 from cluster.errors import TransactionNotFound
 from tests.unit.job_fakes import DATABASE, VIEW, FakeViews, owned, submission, succeed
@@ -37,6 +38,22 @@ async def test_the_next_owner_goes_on_where_the_last_one_was(tmp_path: Path) -> 
             assert (await successor.until_over(waiting)).state is JobState.DONE
             events = (await successor.jobs.events(DATABASE, running, 100)).items
             assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+
+
+async def test_what_is_stored_of_jobs_can_be_apart_from_the_tables(tmp_path: Path) -> None:
+    """Notes of progress competed with the data for one disk."""
+    tables, elsewhere = tmp_path / "tables", {"root": str(tmp_path / "fast disk")}
+    tables.mkdir()
+    async with owned(tables, hang, jobs=elsewhere) as owner:
+        job_id = await owner.jobs.submit(submission())
+        await owner.until(job_id, lambda job: job.metric("items") == 1)
+        await asyncio.sleep(0.1)
+        async with owned(tables, succeed, jobs=elsewhere) as successor:
+            assert JobStore.is_there(jobs_storage(successor.settings))
+            await successor.jobs.start()
+            assert (await successor.until_over(job_id)).state is JobState.DONE
+            assert successor.drivers.started[0].computed == [2]
+    assert not any(tables.iterdir())
 
 
 async def test_the_next_owner_asks_for_a_commit_in_doubt_again(tmp_path: Path) -> None:
