@@ -51,7 +51,7 @@ class RayOwners:
     async def open_table(self, table: TableRef) -> tuple[TableRecord, Owner]:
         """The record and the owner of a table."""
         record, actor = await self.catalog(table.database).call("open_table", table.id)
-        return record, RayOwner(actor)
+        return record, _TableOwner(actor)
 
     def jobs(self) -> Owner:
         """The owner of jobs; started by the first call."""
@@ -81,6 +81,15 @@ class _CatalogOwner:
                     raise
                 await wait_a_little(attempt)
         raise AssertionError("the last try raises")
+
+
+class _TableOwner:
+    def __init__(self, actor: Any) -> None:
+        self._owner = RayOwner(actor)
+
+    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call a method of the table."""
+        return await self._owner.call("call", method, *arguments, **keywords)
 
 
 class _JobsOwner:

@@ -1,14 +1,19 @@
-"""The table's owner as a Ray actor; the only file that wraps it."""
+"""The table's owner as a Ray actor; the only file that wraps it.
 
+A process takes a second to start: Ray's own half of it, Lance and what comes with it the other. So
+it may be started before it is known whose owner it becomes; from then on it is that table's alone.
+"""
+
+import inspect
 from typing import Any
 
 import ray
 
 from actors.model import TableLocation
+from actors.owner_errors import OwnerGone
 from actors.ray_plans import RayStaging
 from actors.table import Table
 from cluster.identifiers import TableRef
-from cluster.naming import table_actor_name
 from cluster.settings import Settings
 
 OPTIONS: dict[str, Any] = {
@@ -16,9 +21,8 @@ OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
     # A table's owner outlives the replica that asked for it.
     "lifetime": "detached",
-    "get_if_exists": True,
-    # A process that dies is started again with the same arguments; what it knew is in storage.
-    "max_restarts": -1,
+    # The catalog gives the table of one that died to another: what it knew is in storage.
+    "max_restarts": 0,
     # Ray must not replay a commit: the caller does, with its request key.
     "max_task_retries": 0,
     # Calls that wait for a commit are many; the bound that matters is the table's own.
@@ -26,8 +30,38 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def start_table_actor(table: TableRef, location: TableLocation, settings: Settings) -> Any:
-    """The actor of this life of the table, started if it is not there."""
-    name = table_actor_name(table, location.uri)
+class TableProcess:
+    """At most one table, in an actor; `call` is the way to its methods."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._held: tuple[TableRef, TableLocation] | None = None
+        self._table: Table | None = None
+
+    async def hold(self, table: TableRef, location: TableLocation) -> bool:
+        """Own this life of the table from now on; False if it is another's owner."""
+        if self._held is None:
+            self._held = (table, location)
+            self._table = Table(table, location, self._settings, RayStaging(self._settings))
+        return self._held[0] == table and self._held[1].uri == location.uri
+
+    async def held(self) -> tuple[TableRef, TableLocation] | None:
+        """Which life of which table it owns; None of one that waits for a table."""
+        return self._held
+
+    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call a method of Table.
+
+        Raises:
+            OwnerGone: it owns no table yet.
+        """
+        if self._table is None:
+            raise OwnerGone("this process owns no table yet")
+        answer = getattr(self._table, method)(*arguments, **keywords)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+def start_table_actor(name: str, settings: Settings) -> Any:
+    """A new actor that waits for a table."""
     options = {**OPTIONS, "name": name, "namespace": settings.ray.namespace}
-    return ray.remote(**options)(Table).remote(table, location, settings, RayStaging(settings))
+    return ray.remote(**options)(TableProcess).remote(settings)

@@ -203,7 +203,7 @@ class Report:
         """The table for people."""
         lines = [
             f"{'':<24}{'destrier':>30}{'peer':>30}",
-            f"{'operation':<12}{'conns':>6}{'':<6}{'/s':>10}{'p50 ms':>10}{'p99 ms':>10}"
+            f"{'operation':<16}{'conns':>6}{'':<2}{'/s':>10}{'p50 ms':>10}{'p99 ms':>10}"
             f"{'/s':>10}{'p50 ms':>10}{'p99 ms':>10}{'ratio':>8}",
             *(_point_line(point) for point in self.points),
         ]
@@ -228,7 +228,7 @@ def _point_line(point: Point) -> str:
         f"{median(side.rates):>10.0f}{median(side.p50_ms):>10.2f}{median(side.p99_ms):>10.2f}"
         for side in (point.destrier, point.peer)
     )
-    return f"{point.operation:<12}{point.connections:>6}{'':<6}{cells}{point.ratio():>8.2f}"
+    return f"{point.operation:<16}{point.connections:>6}{'':<2}{cells}{point.ratio():>8.2f}"
 
 
 def _trouble_line(point: Point, name: str, side: Side) -> str:

@@ -44,6 +44,8 @@ from benchmarks.tables import (
 )
 
 CONNECTIONS = (1, 8, 32)
+INSERT_CONNECTIONS = (*CONNECTIONS, 256)
+PARTS = ("count_rows", "predicate", "insert", "upload")
 COUNTED_ROWS = 1_000_000
 COUNTED = "counted"
 # Rows that are in a table before its load begins: of its creation and of one insert, which starts
@@ -110,6 +112,8 @@ def main() -> int:
         )
         if options.only in (None, "count_rows"):
             report.points += measure_count_rows(measuring)
+        if options.only in (None, "predicate"):
+            report.points += measure_predicates(measuring)
         if options.only in (None, "insert"):
             report.points += measure_inserts(measuring)
         if options.only in (None, "upload"):
@@ -125,7 +129,7 @@ def _options() -> Options:
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds per measurement (3)")
     parser.add_argument("--upload-bytes", type=int, default=1 << 30, help="large insert (1 GiB)")
     parser.add_argument("--quick", action="store_true", help="a look: 1 round, 1 s, 128 MiB")
-    parser.add_argument("--only", choices=("count_rows", "insert", "upload"), help="one part")
+    parser.add_argument("--only", choices=PARTS, help="one part")
     args = parser.parse_args()
     if args.quick:
         return Options(1, 1.0, 128 << 20, args.only)
@@ -160,12 +164,7 @@ def _ceiling(measuring: Measuring) -> dict[int, float]:
 
 def measure_count_rows(measuring: Measuring) -> list[Point]:
     """Counts of one table that does not change."""
-    table = rows(np.arange(COUNTED_ROWS))
-    Tables(measuring.destrier).create(COUNTED, stream_of(table))
-    # The peer refuses so large a body, so its table is written beside it.
-    peer_tables = Tables(measuring.peer)
-    peer_tables.create(COUNTED, stream_of(table.slice(0, 1)))
-    lance.write_dataset(table, peer_tables.open(COUNTED).uri, mode="overwrite")
+    _create_counted(measuring, COUNTED)
     requests = {
         server.name: count_request(server, COUNTED, COUNTED_ROWS)
         for server in (measuring.destrier, measuring.peer)
@@ -178,12 +177,43 @@ def measure_count_rows(measuring: Measuring) -> list[Point]:
     return points
 
 
+def measure_predicates(measuring: Measuring) -> list[Point]:
+    """Counts of the rows that a predicate selects, without an index and with one."""
+    points = []
+    for name, has_index in (("unindexed", False), ("indexed", True)):
+        for tables in _create_counted(measuring, name):
+            if has_index:
+                tables.open(name).create_scalar_index("number", "BTREE")
+        predicate = "number >= 500000 AND number < 510000"
+        requests = {
+            server.name: count_request(server, name, 10_000, predicate)
+            for server in (measuring.destrier, measuring.peer)
+        }
+        for connections in (1, 8):
+            point = Point(f"count {name}", connections)
+            for server in measuring.turns():
+                measuring.send(server, requests[server.name], point)
+            points.append(point)
+    return points
+
+
+def _create_counted(measuring: Measuring, name: str) -> tuple[Tables, Tables]:
+    """A table of a million rows on each server."""
+    table = rows(np.arange(COUNTED_ROWS))
+    ours, theirs = Tables(measuring.destrier), Tables(measuring.peer)
+    ours.create(name, stream_of(table))
+    # The peer refuses so large a body, so its table is written beside it.
+    theirs.create(name, stream_of(table.slice(0, 1)))
+    lance.write_dataset(table, theirs.open(name).uri, mode="overwrite")
+    return ours, theirs
+
+
 # --- inserts of one row ---------------------------------------------------------------------------
 
 
 def measure_inserts(measuring: Measuring) -> list[Point]:
     """One-row inserts into one table, a new one for each measurement."""
-    points = [Point("insert", connections) for connections in CONNECTIONS]
+    points = [Point("insert", connections) for connections in INSERT_CONNECTIONS]
     for point in points:
         for server in measuring.turns():
             _insert(measuring, server, point)

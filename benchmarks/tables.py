@@ -1,6 +1,7 @@
 """The tables that are measured, and the requests about them as bytes."""
 
 import io
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,10 +86,13 @@ def rows(numbers: Sequence[int] | np.ndarray) -> pa.Table:
     return pa.table([pa.array(numbers), names, pa.array(numbers / 7)], schema=ROW_SCHEMA)
 
 
-def count_request(server: RunningServer, name: str, expected: int) -> Request:
-    """Count a table's rows, which are `expected`."""
-    head = _head(server, name, "count_rows", "application/json", 2)
-    return Request(head, b"\r\n\r\n{}", expected=str(expected).encode())
+def count_request(
+    server: RunningServer, name: str, expected: int, predicate: str | None = None
+) -> Request:
+    """Count a table's rows, or those that a predicate selects, which are `expected`."""
+    body = json.dumps({} if predicate is None else {"predicate": predicate}).encode()
+    head = _head(server, name, "count_rows", "application/json", len(body))
+    return Request(head, b"\r\n\r\n" + body, expected=str(expected).encode())
 
 
 def insert_request(server: RunningServer, name: str) -> Request:

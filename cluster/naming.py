@@ -1,8 +1,4 @@
-"""Names of actors: pure functions of what they own, so that every process finds the same one."""
-
-import hashlib
-
-from cluster.identifiers import TableRef
+"""Names of actors: pure functions, so that every process finds the same ones."""
 
 TABLE_PREFIX = "table:"
 CATALOG_PREFIX = "catalog:"
@@ -17,7 +13,6 @@ def catalog_actor_name(database: str) -> str:
     return f"{CATALOG_PREFIX}{database}"
 
 
-def table_actor_name(table: TableRef, uri: str) -> str:
-    """The name of a table's owner; the folder is part of it, so a new life has a new name."""
-    folder = hashlib.sha256(uri.encode()).hexdigest()[:12]
-    return f"{TABLE_PREFIX}{table.database}/{table.id.stored}@{folder}"
+def table_actor_name(database: str, unique: str) -> str:
+    """The name of an actor that owns a table of the database, or waits for one."""
+    return f"{TABLE_PREFIX}{database}/{unique}"

@@ -200,11 +200,13 @@ def end_actors(namespace: str) -> None:
     import ray
     from ray.util import list_named_actors
 
-    for actor in list_named_actors(all_namespaces=True):
-        if actor["namespace"] == namespace:
-            # It may have ended by itself since it was listed.
-            with contextlib.suppress(ValueError):
-                ray.kill(ray.get_actor(actor["name"], namespace))
+    # Twice, because a catalog may start a table's actor until it is ended itself.
+    for _ in range(2):
+        for actor in list_named_actors(all_namespaces=True):
+            if actor["namespace"] == namespace:
+                # It may have ended by itself since it was listed.
+                with contextlib.suppress(ValueError):
+                    ray.kill(ray.get_actor(actor["name"], namespace))
 
 
 def use_daft_on_ray() -> None:

@@ -159,6 +159,9 @@ class ActorSettings(Section):
     live_max: Positive = 32
     """Table actors alive per database; the longest idle one leaves for a new one, and when none is
     idle the caller gets 503."""
+    spare_s: Annotated[float, Field(ge=0)] = 300
+    """A process is kept ready this long after the last table was opened, per database, to be the
+    next table's actor (126 MB): starting one takes a second. 0 keeps none."""
     pending_requests_max: Positive = 2_048
     """Requests waiting in one table actor; beyond it 503."""
     pending_bytes_max: Positive = 256 << 20

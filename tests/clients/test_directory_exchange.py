@@ -9,7 +9,11 @@ from lance_namespace_urllib3_client import models
 from tests.clients import airports
 from tests.clients.plain_http import Database, refusal, right, stream
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    # The way in makes no difference here.
+    pytest.mark.parametrize("live_server", ["direct"], indirect=True),
+]
 
 
 @pytest.fixture

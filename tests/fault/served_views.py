@@ -206,9 +206,14 @@ class Cluster:
         found: psutil.Process = until(look)
         return found
 
-    def table_owner(self, view: str) -> psutil.Process:
-        """The process of the owner of a view's table."""
-        return self.process_of(f"{TABLE_PREFIX}{DATABASE}/{view}@")
+    def table_owners(self) -> list[psutil.Process]:
+        """The processes of the owners of all tables, and of one that waits for a table."""
+        prefix = f"{TABLE_PREFIX}{DATABASE}/"
+        return [
+            psutil.Process(actor["Pid"])
+            for actor in self._state.actor_table(None, None, "ALIVE").values()
+            if actor["Name"].startswith(prefix) and actor["Pid"]
+        ]
 
     def jobs_owner(self) -> psutil.Process:
         """The process of the owner of jobs."""

@@ -195,17 +195,19 @@ def test_rows_are_put_in_once_when_the_owner_of_the_view_is_killed(
 ) -> None:
     view = view_of(served, f"owner_{moment.split()[0]}", 2)
     job = refreshed(served, view)
-    owner = served.cluster.table_owner(view)
+    owners = served.cluster.table_owners()
     if moment == "before the commit":
         served.until_items(job, 1)
-        owner.suspend()
+        for owner in owners:
+            owner.suspend()
         served.until_phase(job, "publish")
         # The call is on its way to a process that never answers it.
         time.sleep(0.5)
         assert served.shown(view) == GOOD
     else:
         until(lambda: served.database.count(view) > len(GOOD))
-    owner.kill()
+    for owner in owners:
+        owner.kill()
     status = served.done(job)
     assert status.answer["attempt"] == 1, served.events(job, "attempt")
     assert served.shown(view) == wanted(2)
@@ -219,16 +221,18 @@ def test_jobs_outlive_their_owner(served: ServedViews, phase: str) -> None:
     waiting = served.views.refresh(view, full=True)
     assert waiting.job_id != job.job_id
     done = served.until_items(job, 1).count("items_done")
-    table_owner = served.cluster.table_owner(view)
+    table_owners = served.cluster.table_owners()
     if phase == "publish":
-        table_owner.suspend()
+        for owner in table_owners:
+            owner.suspend()
         served.until_phase(job, phase)
     # What is known so far is stored by then.
     time.sleep(0.5)
     served.cluster.jobs_owner().kill()
     if phase == "publish":
         time.sleep(0.5)
-        table_owner.resume()
+        for owner in table_owners:
+            owner.resume()
     status = served.done(job)
     tried = served.events(job, "attempt")
     assert status.answer["attempt"] == (1 if phase == "publish" else 2), tried

@@ -5,7 +5,11 @@ import pytest
 
 from tests.clients.plain_http import Database, refusal, stream
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    # The way in makes no difference here.
+    pytest.mark.parametrize("live_server", ["direct"], indirect=True),
+]
 
 PEOPLE = pa.table(
     {

@@ -20,6 +20,7 @@ PLACES = {
         "actors/ray_owners.py",
         "actors/ray_plans.py",
         "actors/table_actor.py",
+        "actors/table_actors.py",
         "actors/view_driver.py",
         "serve_app/deployment.py",
         "udtf/plan.py",
