@@ -256,7 +256,8 @@ def test_job_is_cancelled_in_time_whatever_its_code_does(served: ServedViews) ->
     assert time.monotonic() - started < STOPPING_S
     assert status.state == "CANCELLED"
     assert served.shown("endless") == []
-    until(lambda: not left_behind(), 3)
+    # Ray ends the workers of a driver that is gone, and they the code: within seconds.
+    until(lambda: not left_behind(), 10)
     assert any("nothing was committed" in text for text in served.events(job, "state"))
 
 
