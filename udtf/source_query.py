@@ -244,10 +244,12 @@ def _limit(value: object) -> int | None:
     return value
 
 
-def lancedb_query(source_query: str) -> str | None:
+def lancedb_query(source_query: str, columns: Sequence[str] = ()) -> str | None:
     """The SQL that LanceDB can read in `source_query`, SQL text or a LanceDB definition; else None.
 
     Names of the table and of the outputs are quoted, because LanceDB refuses some bare ones.
+    `columns` are the view's, which take the place of `*`: to LanceDB that is every column of the
+    source, those too that the view has not.
     """
     if len(source_query) > QUERY_CHARACTERS_MAX:
         return None
@@ -255,7 +257,7 @@ def lancedb_query(source_query: str) -> str | None:
     if source_query.lstrip().startswith("{"):
         text = _query_of_definition(source_query)
     try:
-        return _plain_select(text) if isinstance(text, str) else None
+        return _plain_select(text, columns) if isinstance(text, str) else None
     except (SqlglotError, RecursionError):
         return None
 
@@ -270,7 +272,7 @@ def _query_of_definition(source_query: str) -> object:
     return definition.get("query")
 
 
-def _plain_select(text: str) -> str | None:
+def _plain_select(text: str, columns: Sequence[str]) -> str | None:
     tokens: list[Token] = SourceSql().tokenize(text)
     if tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
@@ -280,11 +282,13 @@ def _plain_select(text: str) -> str | None:
     start = types.index(TokenType.FROM)
     if types[0] is not TokenType.SELECT or not _is_one_table(tokens[start + 1 :]):
         return None
-    named = [tokens[start + 1]]
+    written = [_quoted_token(tokens[start + 1])]
     items = list(_items(tokens[1:start]))
     for item in items:
         if len(item) > 2 and _has_alias(item):
-            named.append(item[-1])
+            written.append(_quoted_token(item[-1]))
+        elif len(items) == 1 and _is_star(item) and columns:
+            written.append((item[0], ", ".join(map(quoted, columns))))
         elif not _is_column(item) and not (len(items) == 1 and _is_star(item)):
             return None
     # The tokens are of the form; the parser says whether the expressions between them are any.
@@ -292,7 +296,7 @@ def _plain_select(text: str) -> str | None:
     stars = [star for star in tree.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
     if len(stars) > _is_star(items[0]):
         return None
-    return _with_quoted(text, named)
+    return _with(text, written)
 
 
 def _is_plain(token: Token) -> bool:
@@ -376,8 +380,12 @@ def _may_follow(kind: TokenType, previous: list[TokenType]) -> bool:
     return not (kind in _OPERANDS and previous[1] in _OPERANDS)
 
 
-def _with_quoted(text: str, names: Sequence[Token]) -> str:
-    for token in sorted(names, key=lambda name: name.start, reverse=True):
-        quoted = "`" + token.text.replace("`", "``") + "`"
-        text = text[: token.start] + quoted + text[token.end + 1 :]
+def _quoted_token(name: Token) -> tuple[Token, str]:
+    return name, quoted(name.text)
+
+
+def _with(text: str, written: Sequence[tuple[Token, str]]) -> str:
+    """The text with other words in the place of some."""
+    for token, instead in sorted(written, key=lambda item: item[0].start, reverse=True):
+        text = text[: token.start] + instead + text[token.end + 1 :]
     return text.strip().rstrip(";").rstrip()

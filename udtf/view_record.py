@@ -84,7 +84,10 @@ def view_metadata(definition: ViewDefinition, incarnation: str) -> dict[str, str
     }
     if definition.udtf is not None:
         metadata[UDTF_SPEC] = canonical_json(_udtf_record(definition.udtf))
-    query = lancedb_query(definition.source_query) if definition.kind is ViewKind.QUERY else None
+    query = None
+    if definition.kind is ViewKind.QUERY:
+        names = pa.ipc.read_schema(pa.py_buffer(definition.output_schema)).names
+        query = lancedb_query(definition.source_query, names)
     if query is not None:
         metadata[LANCEDB_DEFINITION] = json.dumps(
             {"format": LANCEDB_FORMAT, "kind": "query", "query": query}, separators=(",", ":")

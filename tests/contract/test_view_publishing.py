@@ -396,6 +396,20 @@ async def test_lancedb_sees_a_refresh_of_ours_and_goes_on_from_it(server: ViewSe
     assert drift_reason(shown) is None
 
 
+async def test_lancedb_refreshes_a_view_of_some_columns_of_every_one(server: ViewServer) -> None:
+    view = ref("some")
+    ids_only = pa.schema([("id", pa.int64())])
+    await server.create_view(view, define("SELECT * FROM src", output=ids_only), new_key())
+    database = lancedb.connect(Path(await server.uri(view)).parent)
+    assert database.open_materialized_view("some").refresh().rows_written == 4
+    await server.insert_rows(
+        SOURCE, None, InsertMode.APPEND, new_key(), ipc(pa.table({"id": [5], "n": [50]}))
+    )
+    assert database.open_materialized_view("some").refresh().mode == "incremental"
+    shown = (await server.dataset(view)).to_table(columns=["id"])
+    assert sorted(shown.column("id").to_pylist()) == [1, 2, 3, 4, 5]
+
+
 async def test_ours_goes_on_after_a_refresh_of_lancedb(server: ViewServer) -> None:
     await fill(server)
     database = lancedb.connect(Path(await server.uri(VIEW)).parent)

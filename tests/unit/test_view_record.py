@@ -215,6 +215,14 @@ def test_plain_selects_are_offered_to_lancedb(source_query: str) -> None:
     assert lancedb_query(source_query) == QUERIES[source_query]
 
 
+def test_every_column_of_a_view_is_named_to_lancedb() -> None:
+    """To LanceDB a star is every column of the source, those too that the view has not."""
+    names = ["id", "a `b`"]
+    query = "SELECT * FROM docs WHERE v * 2 > 1"
+    assert lancedb_query(query, names) == "SELECT `id`, `a ``b``` FROM `docs` WHERE v * 2 > 1"
+    assert lancedb_query("SELECT id FROM docs", names) == "SELECT id FROM `docs`"
+
+
 def test_overlong_query_is_not_looked_at() -> None:
     assert lancedb_query("SELECT id FROM docs WHERE v = '" + "x" * 20_000 + "'") is None
 
