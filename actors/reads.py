@@ -140,10 +140,16 @@ class Reads:
 
     def _count(self, record: TableRecord, pin: Pin, predicate: str | None) -> Counted:
         dataset = self.open(record, pin)
-        if predicate is not None:
-            predicate = prepare_predicate(predicate, dataset.schema, self._settings.limits)
+        version = int(dataset.version)
+        if predicate is None:
+            return Counted(int(dataset.count_rows()), version)
+        predicate = prepare_predicate(predicate, dataset.schema, self._settings.limits)
         try:
-            return Counted(int(dataset.count_rows(predicate)), int(dataset.version))
+            # Lance's own count_rows takes two to three times as long without an index.
+            scanner = dataset.scanner(
+                columns=[], with_row_address=True, filter=predicate, scan_in_order=False
+            )
+            return Counted(int(scanner.count_rows()), version)
         except BaseException as error:
             raise translate(error, context="predicate") from error
 

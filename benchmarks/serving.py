@@ -10,6 +10,7 @@ import argparse
 import multiprocessing
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -51,6 +52,8 @@ COUNTED = "counted"
 # Rows that are in a table before its load begins: of its creation and of one insert, which starts
 # what the server starts for a table.
 FIRST_ROWS = [-2, -1]
+# What a server starts for a table, and for the next one, has started by then.
+SETTLE_S = 2.0
 # Over the peer's bound of 2 MiB.
 REFUSED_BYTES = 3 << 20
 MB = 1e6
@@ -226,6 +229,7 @@ def _insert(measuring: Measuring, server: RunningServer, point: Point) -> None:
     tables = Tables(server)
     tables.create(name, stream_of(rows(FIRST_ROWS[:1])))
     tables.insert(name, stream_of(rows(FIRST_ROWS[1:])))
+    time.sleep(SETTLE_S)
     measured = measuring.send(server, insert_request(server, name), point)
     _check_rows(tables, name, measured, side)
     tables.drop(name)
