@@ -6,7 +6,6 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import lance
@@ -148,7 +147,7 @@ def commit_first(
         )
     except BaseException as error:
         raise translate(error, context="commit") from error
-    _sync_commit(uri, None, dataset, transaction, storage)
+    _sync_commit(uri, None, dataset, storage)
     return dataset, Commit(int(dataset.version), transaction.uuid)
 
 
@@ -185,7 +184,7 @@ def commit(
         if landed is None:
             raise translated from error
         committed = landed
-    _sync_commit(uri, branch, committed, transaction, storage)
+    _sync_commit(uri, branch, committed, storage)
     return committed, Commit(int(committed.version), transaction.uuid)
 
 
@@ -276,23 +275,14 @@ def delete_staged(uri: str, fragments: Sequence[Any], storage: Storage) -> None:
     storage.delete_empty_folder(uri)
 
 
-def _sync_commit(
-    uri: str, branch: str | None, dataset: Any, transaction: Any, storage: Storage
-) -> None:
-    """Flush a commit's own files: manifest, transaction, deletion vectors, and their folders."""
-    if not storage.is_local or not storage.fsync:
-        return
-    base = branch_uri(uri, branch)
-    version = int(dataset.version)
-    paths = [manifest_path(uri, branch, version), versions_folder(uri, branch)]
-    if version != transaction.read_version + 1:
-        # Lance has fitted it to versions that came in between, and stored what came out.
-        transaction = read_transaction(dataset, version)
-    if transaction is not None:
-        name = f"{transaction.read_version}-{transaction.uuid}.txn"
-        if storage.exists(f"{base}/_transactions/{name}"):
-            paths += [f"{base}/_transactions/{name}", f"{base}/_transactions"]
-    storage.sync(paths)
+def _sync_commit(uri: str, branch: str | None, dataset: Any, storage: Storage) -> None:
+    """Flush a version's manifest, which also holds its transaction, and the folder.
+
+    What Lance writes to `_transactions` besides is for whoever commits at the same time.
+    """
+    if storage.is_local and storage.fsync:
+        version = int(dataset.version)
+        storage.sync([manifest_path(uri, branch, version), versions_folder(uri, branch)])
 
 
 def commit_compaction(
@@ -312,13 +302,8 @@ def commit_compaction(
     except BaseException as error:
         raise translate(error, context="commit") from error
     if storage.is_local and storage.fsync:
-        base = branch_uri(uri, branch)
-        # Which transaction and which folder of an index it was pylance cannot say; they are few.
-        folder = Path(f"{base}/_transactions")
-        paths = [str(path) for path in folder.glob(f"{rewrites[0].read_version}-*.txn")]
-        paths += [str(folder)] if paths else []
-        paths += [manifest_path(uri, branch, int(committed.version)), versions_folder(uri, branch)]
-        storage.sync([*paths, *_index_files(base, dataset, committed, storage)])
+        storage.sync(_index_files(branch_uri(uri, branch), dataset, committed, storage))
+    _sync_commit(uri, branch, committed, storage)
     return committed
 
 

@@ -96,6 +96,11 @@ class Maintenance:
         self._stopped = False
 
     @property
+    def hangs(self) -> bool:
+        """Whether its thread hangs in native code, which only a new process cures."""
+        return self._lane.hangs
+
+    @property
     def is_busy(self) -> bool:
         """Whether something is being done."""
         return self._task is not None and not self._task.done()

@@ -231,7 +231,7 @@ class Table:
 
     def must_be_replaced(self) -> bool:
         """Whether a lane's thread hangs in native code, which only a new process cures."""
-        return self._commit_lane.hangs or self._stage_lane.hangs
+        return self._commit_lane.hangs or self._stage_lane.hangs or self._maintenance.hangs
 
     async def incarnation(self, location: TableLocation) -> str:
         """The identity of this life of the table."""

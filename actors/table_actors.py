@@ -123,17 +123,16 @@ class RayTableOwners:
             self._kill(life)
         while len(self._owners) >= self._settings.actors.live_max:
             await self._make_room()
-        # In its place before anything is awaited, so that no more are begun than may live.
-        self._owners[life] = self._spare or self._start()
-        self._spare = None
-        self._keep_spare()
-        if not await self._holds(self._owners[life], table, location):
-            # The one that was ready has died meanwhile.
-            self._owners[life] = self._start()
-            if not await self._holds(self._owners[life], table, location):
-                self._kill(life)
-                raise ServiceUnavailable(f"no owner of table {table.id} can be started; try again")
-        return self._owners[life].actor
+        # The one that is ready may have died.
+        for _ in range(2):
+            # In its place before anything is awaited, so that no more are begun than may live.
+            owner = self._owners[life] = self._spare or self._start()
+            self._spare = None
+            if await self._holds(owner, table, location):
+                self._keep_spare()
+                return owner.actor
+            self._kill(life)
+        raise ServiceUnavailable(f"no owner of table {table.id} can be started; try again")
 
     def _start(self) -> _Owner:
         name = table_actor_name(self._database, uuid.uuid4().hex[:12])

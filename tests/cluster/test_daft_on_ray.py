@@ -271,6 +271,7 @@ async def test_work_of_a_worker_that_dies_is_done_by_another(
     assert not fault.exists()
 
 
+@pytest.mark.soak
 async def test_a_count_of_which_workers_die_is_given_up(
     server: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +300,7 @@ async def test_a_change_of_which_workers_die_changes_nothing(
     assert await count(server, "n = 100") == 143
 
 
+@pytest.mark.soak
 async def test_work_that_hangs_ends_with_its_plan(
     server: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ def test_signal_within_the_start_ends_it_cleanly(folder: Path, number: signal.Si
         served.assert_nothing_is_left()
 
 
+@pytest.mark.soak
 def test_second_signal_ends_the_process_at_once(folder: Path) -> None:
     with serving(folder) as served:
         served.read_until_ready()
@@ -241,6 +242,7 @@ def test_second_signal_ends_the_process_at_once(folder: Path) -> None:
         assert time.monotonic() - started < 2
 
 
+@pytest.mark.soak
 def test_end_of_ray_before_the_server_is_told_and_does_not_hang(folder: Path) -> None:
     with serving(folder) as served:
         served.read_until_ready()

@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import shutil
+from pathlib import Path
 
 import lance
 import pyarrow as pa
@@ -33,7 +35,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import TableRef
 from cluster.settings import LimitSettings, ViewSettings
-from tests.contract.domain import DATABASE, ipc, make_table, new_key, ref
+from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
 from udtf.spec import check_view_definition
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +98,21 @@ async def test_a_repeated_insert_is_answered_and_not_done_again(server: Server) 
     )
     assert again.repeated
     assert (await server.count_rows(T, LATEST, None, None)).count == 9
+
+
+async def test_a_repeated_insert_is_known_from_the_manifest_alone(tmp_path: Path) -> None:
+    """Commits flush no other file that tells of them; a power cut may take the others."""
+    settings = make_settings(tmp_path / "root")
+    server = Server.local(settings)
+    await make_table(server, T, ROWS)
+    key = new_key()
+    first = await insert(server, ROWS, key)
+    await insert(server, ROWS)
+    await server.close()
+    uri = (await server.catalog(DATABASE).find_table(T.id)).location.uri
+    shutil.rmtree(f"{uri}/_transactions")
+    again = await insert(Server.local(settings), ROWS, key)
+    assert (again.repeated, again.version) == (True, first.version)
 
 
 async def test_the_same_request_sent_twice_at_once_is_done_once(server: Server) -> None:

@@ -96,7 +96,7 @@ async def test_a_driver_that_dies_is_replaced(tmp_path: Path, moment: str, kind:
 
 
 @pytest.mark.parametrize("kind", ["hang", "stop"])
-@pytest.mark.parametrize("moment", ["plan", "compute"])
+@pytest.mark.parametrize("moment", [pytest.param("plan", marks=pytest.mark.soak), "compute"])
 async def test_a_driver_that_makes_no_progress_is_replaced(
     tmp_path: Path, moment: str, kind: str
 ) -> None:
