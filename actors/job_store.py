@@ -16,11 +16,12 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from actors.freshness import manifest_path, versions_folder
+from actors.freshness import versions_folder
 from actors.jobs_model import JobEvent, StoredJob, WatchedView
 from actors.lance_store import (
     commit,
     commit_first,
+    sync_commit,
     sync_data_files,
     sync_deletions,
     write_new_fragments,
@@ -307,10 +308,7 @@ class _Table:
         fragments = [fragment.metadata for fragment in self._dataset.get_fragments()]
         sync_data_files(self._uri, fragments, self._storage)
         sync_deletions(self._uri, fragments, self._storage)
-        if self._storage.is_local:
-            version = int(self._dataset.version)
-            manifest = manifest_path(self._uri, None, version)
-            self._storage.sync([manifest, versions_folder(self._uri, None)])
+        sync_commit(self._uri, None, self._dataset, self._storage)
 
     def _clean(self) -> None:
         self._sync()

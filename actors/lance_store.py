@@ -147,7 +147,7 @@ def commit_first(
         )
     except BaseException as error:
         raise translate(error, context="commit") from error
-    _sync_commit(uri, None, dataset, storage)
+    sync_commit(uri, None, dataset, storage)
     return dataset, Commit(int(dataset.version), transaction.uuid)
 
 
@@ -184,7 +184,7 @@ def commit(
         if landed is None:
             raise translated from error
         committed = landed
-    _sync_commit(uri, branch, committed, storage)
+    sync_commit(uri, branch, committed, storage)
     return committed, Commit(int(committed.version), transaction.uuid)
 
 
@@ -275,7 +275,7 @@ def delete_staged(uri: str, fragments: Sequence[Any], storage: Storage) -> None:
     storage.delete_empty_folder(uri)
 
 
-def _sync_commit(uri: str, branch: str | None, dataset: Any, storage: Storage) -> None:
+def sync_commit(uri: str, branch: str | None, dataset: Any, storage: Storage) -> None:
     """Flush a version's manifest, which also holds its transaction, and the folder.
 
     What Lance writes to `_transactions` besides is for whoever commits at the same time.
@@ -303,7 +303,7 @@ def commit_compaction(
         raise translate(error, context="commit") from error
     if storage.is_local and storage.fsync:
         storage.sync(_index_files(branch_uri(uri, branch), dataset, committed, storage))
-    _sync_commit(uri, branch, committed, storage)
+    sync_commit(uri, branch, committed, storage)
     return committed
 
 

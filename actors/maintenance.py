@@ -53,10 +53,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """Fragments of one version that are to be joined: `ids`, to fragments of `target_rows`."""
+    """Fragments of one version that are to be joined, all but `kept`, to ones of `target_rows`."""
 
     dataset: Any
-    ids: frozenset[int]
+    kept: tuple[int, ...]
     target_rows: int
     bytes: float
 
@@ -170,7 +170,9 @@ def find_small(branch: Branch, settings: MaintenanceSettings) -> Small | None:
     row_bytes = max(1.0, total / max(1, sum(item.num_rows for item in small)))
     # Fewer rows where they are wide.
     target = max(1, min(size, int(settings.fragment_bytes_max / row_bytes)))
-    return Small(dataset, frozenset(item.id for item in small), target, total)
+    ids = {item.id for item in small}
+    kept = tuple(item.id for item in fragments if item.id not in ids)
+    return Small(dataset, kept, target, total)
 
 
 def join(branch: Branch, small: Small, settings: MaintenanceSettings) -> list[Any]:
@@ -184,11 +186,7 @@ def join(branch: Branch, small: Small, settings: MaintenanceSettings) -> list[An
     options = {
         "target_rows_per_fragment": small.target_rows,
         "max_source_bytes": settings.run_bytes_max,
-        "excluded_fragment_ids": [
-            item.fragment_id
-            for item in dataset.get_fragments()
-            if item.fragment_id not in small.ids
-        ],
+        "excluded_fragment_ids": list(small.kept),
         # Requests are to come first.
         "num_threads": 1,
     }

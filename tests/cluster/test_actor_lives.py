@@ -38,6 +38,12 @@ def settings(ray: None, tmp_path: Path) -> Iterator[Settings]:
     end_owners(settings)
 
 
+def with_spare(settings: Settings, spare_s: float) -> Settings:
+    """The same deployment, in which a process waits for a table and none leaves for idleness."""
+    changed = settings.actors.model_copy(update={"spare_s": spare_s, "idle_s": 60.0})
+    return settings.model_copy(update={"actors": changed})
+
+
 def table_actors(settings: Settings) -> list[str]:
     return [name for name in owner_names(settings) if name.startswith(TABLE_PREFIX)]
 
@@ -86,8 +92,7 @@ async def test_dropping_a_table_ends_its_actor(settings: Settings) -> None:
 async def test_a_table_is_given_the_process_that_waits_and_another_when_that_dies(
     settings: Settings,
 ) -> None:
-    changed = settings.actors.model_copy(update={"spare_s": 2.0, "idle_s": 60.0})
-    settings = settings.model_copy(update={"actors": changed})
+    settings = with_spare(settings, 2.0)
     server = Server.on_ray(settings)
     await make_table(server, ref("t"), ROWS)
     waiting = await until(lambda: table_actors(settings))
@@ -106,8 +111,7 @@ async def test_a_table_is_given_the_process_that_waits_and_another_when_that_die
 async def test_a_catalog_that_is_started_again_knows_the_owners_of_the_last_one(
     settings: Settings,
 ) -> None:
-    changed = settings.actors.model_copy(update={"spare_s": 60.0, "idle_s": 60.0})
-    settings = settings.model_copy(update={"actors": changed})
+    settings = with_spare(settings, 60.0)
     server = Server.on_ray(settings)
     await make_table(server, ref("t"), ROWS)
     await insert(server, ref("t"))
