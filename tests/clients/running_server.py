@@ -11,8 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ADMIN_KEY = "the-administrator-of-the-tests"
 DATABASE_HEADER = "x-lancedb-database"
+
+# Of tests for which the way in makes no difference.
+direct_only = pytest.mark.parametrize("live_server", ["direct"], indirect=True)
 
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 60

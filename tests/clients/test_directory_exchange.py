@@ -8,11 +8,12 @@ from lance_namespace_urllib3_client import models
 
 from tests.clients import airports
 from tests.clients.plain_http import Database, refusal, right, stream
+from tests.clients.running_server import direct_only
 
 pytestmark = [
     pytest.mark.cluster,
     # The way in makes no difference here.
-    pytest.mark.parametrize("live_server", ["direct"], indirect=True),
+    direct_only,
 ]
 
 

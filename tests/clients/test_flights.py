@@ -15,12 +15,12 @@ import pytest
 from tests.clients import nyc
 from tests.clients.airports import arrow
 from tests.clients.plain_http import Database, refusal, right, stream
-from tests.clients.running_server import DATABASE_HEADER
+from tests.clients.running_server import DATABASE_HEADER, direct_only
 
 pytestmark = [
     pytest.mark.cluster,
     # The way in makes no difference here.
-    pytest.mark.parametrize("live_server", ["direct"], indirect=True),
+    direct_only,
 ]
 
 README = Path(__file__).parents[2] / "README.md"

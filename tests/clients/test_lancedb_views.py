@@ -9,12 +9,13 @@ from lancedb.exceptions import JobFailedError
 from lancedb.remote.errors import HttpError
 
 from tests.clients.plain_http import Database
+from tests.clients.running_server import direct_only
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(300),
     # LanceDB's client speaks to either ingress in test_lancedb_remote.py; refreshes take long.
-    pytest.mark.parametrize("live_server", ["direct"], indirect=True),
+    direct_only,
 ]
 
 HIGH = {"id": "id", "double": "v * 2"}

@@ -11,11 +11,10 @@ from lance.namespace import RestNamespace
 from lance_namespace_urllib3_client import ApiClient, Configuration, MaterializedViewApi, models
 
 from tests.clients.plain_http import Database, right
-from tests.clients.running_server import DATABASE_HEADER
+from tests.clients.running_server import DATABASE_HEADER, direct_only
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 # What is said over HTTP is the same on either ingress; refreshes take long.
-once = pytest.mark.parametrize("live_server", ["direct"], indirect=True)
 
 SOURCE = pa.table({"id": pa.array(range(4), pa.int64()), "v": pa.array(range(4), pa.int64())})
 QUERY = "SELECT id, v * 2 AS twice FROM src WHERE v > 0"
@@ -75,7 +74,7 @@ def test_the_generated_client_creates_and_refreshes_a_view(views: Database) -> N
     api.rest_client.pool_manager.clear()
 
 
-@once
+@direct_only
 def test_a_view_is_described_as_it_falls_behind(views: Database) -> None:
     assert view(views, "v", "create", **DEFINITION).status_code == 200
     first = right(view(views, "v", "describe")).json()
@@ -94,7 +93,7 @@ def test_a_view_is_described_as_it_falls_behind(views: Database) -> None:
     assert [entry["state"] for entry in behind["history"]] == ["DONE"]
 
 
-@once
+@direct_only
 def test_a_repeated_refresh_is_the_same_job(views: Database) -> None:
     view(views, "v", "create", **DEFINITION)
     headers = {"idempotency-key": "once"}
@@ -108,7 +107,7 @@ def test_a_repeated_refresh_is_the_same_job(views: Database) -> None:
     assert repeated.json()["job_id"] == job_id
 
 
-@once
+@direct_only
 def test_what_cannot_be_refreshed_is_refused(views: Database) -> None:
     view(views, "v", "create", **DEFINITION)
     for body in (
@@ -129,7 +128,7 @@ def test_what_cannot_be_refreshed_is_refused(views: Database) -> None:
     assert view(views, "w", "refresh").status_code == 400
 
 
-@once
+@direct_only
 def test_a_view_is_listed_dropped_and_gone_with_its_jobs(views: Database) -> None:
     created = right(view(views, "v", "create", **DEFINITION, with_no_data=False)).json()
     job = ended(views, created["job_id"])
@@ -142,7 +141,7 @@ def test_a_view_is_listed_dropped_and_gone_with_its_jobs(views: Database) -> Non
     assert (gone.status_code, gone.json()["code"]) == (404, 4)
 
 
-@once
+@direct_only
 def test_jobs_are_seen_by_whoever_may_read_their_views(views: Database) -> None:
     created = right(view(views, "v", "create", **DEFINITION, with_no_data=False)).json()
     job_id = created["job_id"]

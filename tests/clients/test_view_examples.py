@@ -18,11 +18,11 @@ import pytest
 from tests.clients import nyc
 from tests.clients.airports import arrow
 from tests.clients.plain_http import Database
+from tests.clients.running_server import direct_only
 from udtf import ViewClient
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 # Refreshes do the same work behind either ingress; what clients send is tested on both.
-once = pytest.mark.parametrize("live_server", ["direct"], indirect=True)
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 WAIT_S = 240
@@ -91,7 +91,7 @@ def found_statistics(views: ViewClient) -> dict[str, tuple[int, int, str]]:
     return found
 
 
-@once
+@direct_only
 def test_the_language_reference_is_cut_into_passages_and_counted_topic_by_topic(
     fresh_database: Database, views: ViewClient
 ) -> None:
@@ -125,7 +125,7 @@ def test_the_language_reference_is_cut_into_passages_and_counted_topic_by_topic(
     assert (last["mode"], last["rows_written"]) == ("no_op", 0)
 
 
-@once
+@direct_only
 def test_only_the_topics_that_changed_are_cut_again(
     fresh_database: Database, views: ViewClient
 ) -> None:
@@ -149,7 +149,7 @@ def made_up(flights: pd.DataFrame) -> pd.DataFrame:
     return chosen[columns].sort_values(["time_hour", "carrier", "flight", "origin"])
 
 
-@once
+@direct_only
 def test_flights_that_made_up_for_it_follow_the_table(
     fresh_database: Database, views: ViewClient
 ) -> None:
@@ -181,7 +181,7 @@ def test_flights_that_made_up_for_it_follow_the_table(
     assert same(made_up(changed))
 
 
-@once
+@direct_only
 def test_passages_are_embedded_with_a_model_that_is_loaded_once(
     fresh_database: Database, views: ViewClient
 ) -> None:

@@ -4,11 +4,12 @@ import pyarrow as pa
 import pytest
 
 from tests.clients.plain_http import Database, refusal, stream
+from tests.clients.running_server import direct_only
 
 pytestmark = [
     pytest.mark.cluster,
     # The way in makes no difference here.
-    pytest.mark.parametrize("live_server", ["direct"], indirect=True),
+    direct_only,
 ]
 
 PEOPLE = pa.table(
