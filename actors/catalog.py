@@ -279,7 +279,6 @@ class Catalog:
 
     async def _deregister(self, table: ObjectId, snapshot: CatalogSnapshot) -> DroppedTable:
         record = await self._run(self._view.find_table, table, snapshot)
-        await self._owners.end(TableRef(self._database, table), record.location)
 
         def forget() -> None:
             if len(table.parts) == 1:
@@ -290,6 +289,8 @@ class Catalog:
                 self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
 
         await self._run(forget)
+        # After the name is gone: whoever opens the table from now on sees that.
+        await self._owners.end(TableRef(self._database, table), record.location)
         return DroppedTable(table, record.location.uri, record.properties)
 
     async def drop_table(self, table: ObjectId) -> DroppedTable:
@@ -342,10 +343,17 @@ class Catalog:
 
     async def open_table(self, table: ObjectId) -> tuple[TableRecord, Any]:
         """The record of a table and a handle of its actor."""
-        snapshot = await self._run(self._view.snapshot)
-        record = await self._run(self._view.find_table, table, snapshot)
+        record = await self._find(table)
         handle = await self._owners.open(TableRef(self._database, table), record.location)
+        # Meanwhile it may have been dropped, or the name given to another: then this owner is
+        # nobody's, and leaves when it has been idle.
+        if (await self._find(table)).location.uri != record.location.uri:
+            raise ServiceUnavailable(f"table {table} was replaced just now; try again")
         return record, handle
+
+    async def _find(self, table: ObjectId) -> TableRecord:
+        snapshot = await self._run(self._view.snapshot)
+        return await self._run(self._view.find_table, table, snapshot)
 
     # --- one change -------------------------------------------------------------------------------
 

@@ -39,7 +39,9 @@ class RayTableOwners:
     def __init__(self, database: str, settings: Settings) -> None:
         self._database = database
         self._settings = settings
+        # Those that have answered that they hold the life; and how many are being asked to.
         self._owners: dict[_Life, _Owner] = {}
+        self._starting = 0
         self._spare: _Owner | None = None
         self._used_s = 0.0
         self._finding: asyncio.Task[None] | None = None
@@ -72,7 +74,12 @@ class RayTableOwners:
     async def end(self, table: TableRef, location: TableLocation) -> None:
         """Let the actor finish its commits, refuse the rest, and end it."""
         await self.find()
-        await self._end((table, location.uri))
+        life = (table, location.uri)
+        opening = self._opening.get(life)
+        if opening is not None:
+            # It holds nothing before that, so that it could not be told to leave it.
+            await asyncio.wait([opening])
+        await self._end(life)
 
     async def look(self) -> None:
         """End the owners that are idle, and those whose worker hangs: another one takes over."""
@@ -121,17 +128,25 @@ class RayTableOwners:
             if await self._holds(known, table, location):
                 return known.actor
             self._kill(life)
-        while len(self._owners) >= self._settings.actors.live_max:
+        while len(self._owners) + self._starting >= self._settings.actors.live_max:
             await self._make_room()
+        # Counted before anything is awaited, so that no more are begun than may live.
+        self._starting += 1
+        try:
+            owner = self._owners[life] = await self._start_holding(table, location)
+        finally:
+            self._starting -= 1
+        self._keep_spare()
+        return owner.actor
+
+    async def _start_holding(self, table: TableRef, location: TableLocation) -> _Owner:
         # The one that is ready may have died.
         for _ in range(2):
-            # In its place before anything is awaited, so that no more are begun than may live.
-            owner = self._owners[life] = self._spare or self._start()
+            owner = self._spare or self._start()
             self._spare = None
             if await self._holds(owner, table, location):
-                self._keep_spare()
-                return owner.actor
-            self._kill(life)
+                return owner
+            ray.kill(owner.actor)
         raise ServiceUnavailable(f"no owner of table {table.id} can be started; try again")
 
     def _start(self) -> _Owner:
@@ -173,8 +188,8 @@ class RayTableOwners:
                 idle.append((idle_s, life))
         if not idle:
             raise ServiceUnavailable(
-                f"{len(self._owners)} tables are being written to, the most that actors.live_max"
-                " allows; try again"
+                f"{len(self._owners) + self._starting} tables are being written to, the most that"
+                " actors.live_max allows; try again"
             )
         await self._end(max(idle, key=lambda found: found[0])[1])
 
