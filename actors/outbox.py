@@ -1,7 +1,7 @@
 """Small inserts of one process into one table, on their way to its owner: one call at a time.
 
-A call costs 1.7 ms and a commit 5 ms, whatever they hold. What arrives while a call is under way
-shares the next one; and as callers that were answered together tend to come again together, the
+A call costs up to 1.5 ms and a commit 5 ms, whatever they hold. What arrives while a call is under
+way shares the next one; and as callers that were answered together tend to come again together, the
 next one is held back for a moment, until there are as many as there were. A lone caller never
 waits.
 """

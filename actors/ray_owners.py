@@ -1,10 +1,12 @@
 """Calls of owners that are Ray actors: the only place that turns Ray's errors into ours."""
 
+import asyncio
 from typing import Any
 
 import ray
 
 from actors.catalog_actor import start_catalog_actor
+from actors.direct_calls import CallClient, Door
 from actors.job_actor import start_job_actor
 from actors.model import TableRecord
 from actors.owner_errors import OwnerGone, OwnerLost
@@ -43,6 +45,7 @@ class RayOwners:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._clients = _Clients()
 
     def catalog(self, database: str) -> Owner:
         """The owner of a database's catalog; started by the first call."""
@@ -51,14 +54,15 @@ class RayOwners:
     async def open_table(self, table: TableRef) -> tuple[TableRecord, Owner]:
         """The record and the owner of a table."""
         record, actor = await self.catalog(table.database).call("open_table", table.id)
-        return record, _TableOwner(actor)
+        return record, _TableOwner(actor, self._clients)
 
     def jobs(self) -> Owner:
         """The owner of jobs; started by the first call."""
         return _JobsOwner(self._settings)
 
     async def close(self) -> None:
-        """Nothing is held: actors outlive replicas."""
+        """Let go of connections to table actors, which outlive replicas."""
+        await self._clients.close()
 
 
 class _CatalogOwner:
@@ -84,12 +88,54 @@ class _CatalogOwner:
 
 
 class _TableOwner:
-    def __init__(self, actor: Any) -> None:
+    """A table's actor, called past Ray where that is possible."""
+
+    def __init__(self, actor: Any, clients: "_Clients") -> None:
         self._owner = RayOwner(actor)
+        self._clients = clients
+        self._door: Door | None = None
+        self._is_asked = False
 
     async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method of the table."""
-        return await self._owner.call("call", method, *arguments, **keywords)
+        if not self._is_asked:
+            self._door = await self._owner.call("door")
+            self._is_asked = True
+        client = None if self._door is None else await self._clients.of(self._door)
+        if client is None:
+            # Another machine's, or one that has ended, of which Ray knows.
+            self._door = None
+            return await self._owner.call("call", method, *arguments, **keywords)
+        return await client.call(method, *arguments, **keywords)
+
+
+class _Clients:
+    """The connections of this process to table actors; each ends with its actor at the latest."""
+
+    def __init__(self) -> None:
+        self._clients: dict[Door, CallClient] = {}
+        self._connecting = asyncio.Lock()
+
+    async def of(self, door: Door) -> CallClient | None:
+        """The connection to a door; None if nobody is there."""
+        client = self._clients.get(door)
+        if client is not None and not client.is_over:
+            return client
+        async with self._connecting:
+            self._clients = {at: it for at, it in self._clients.items() if not it.is_over}
+            client = self._clients.get(door)
+            if client is None:
+                try:
+                    client = self._clients[door] = await CallClient.connect(door)
+                except OSError:
+                    return None
+            return client
+
+    async def close(self) -> None:
+        """End them all."""
+        for client in self._clients.values():
+            await client.close()
+        self._clients.clear()
 
 
 class _JobsOwner:

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from actors.direct_calls import CallServer, Door
 from actors.model import TableLocation
 from actors.owner_errors import OwnerGone
 from actors.ray_plans import RayStaging
@@ -37,6 +38,7 @@ class TableProcess:
         self._settings = settings
         self._held: tuple[TableRef, TableLocation] | None = None
         self._table: Table | None = None
+        self._direct = CallServer(self.call)
 
     async def hold(self, table: TableRef, location: TableLocation) -> bool:
         """Own this life of the table from now on; False if it is another's owner."""
@@ -48,6 +50,10 @@ class TableProcess:
     async def held(self) -> tuple[TableRef, TableLocation] | None:
         """Which life of which table it owns; None of one that waits for a table."""
         return self._held
+
+    async def door(self) -> Door | None:
+        """Where `call` can be called past Ray, by processes on the same machine."""
+        return await self._direct.door()
 
     async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method of Table.

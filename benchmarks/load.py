@@ -9,6 +9,7 @@ import contextlib
 import select
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -45,10 +46,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send, where, on how many connections and for how long."""
+    """What to send, where, on how many connections and for how long.
+
+    Each connection sends one of the requests again and again; they take turns.
+    """
 
     address: Address
-    request: Request
+    requests: Sequence[Request]
     connections: int
     seconds: float
     warm_up_s: float = 0.5
@@ -75,14 +79,16 @@ class Measured:
 class _Connection:
     """One connection and the request under way on it."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, request: Request) -> None:
+        self.request = request
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.number = 0
         self.sent_s = 0.0
         self.received = b""
 
-    def send(self, number: int, data: bytes) -> None:
+    def send(self, number: int) -> None:
+        data = self.request.numbered(number)
         self.number = number
         self.received = b""
         self.sent_s = perf_counter()
@@ -131,8 +137,8 @@ class _Generator:
 
     def run(self) -> Measured:
         load = self._load
-        for _ in range(load.connections):
-            self._connect()
+        for place in range(load.connections):
+            self._connect(load.requests[place % len(load.requests)])
         opens_s = perf_counter() + load.warm_up_s
         closes_s = opens_s + load.seconds
         for connection in list(self._connections.values()):
@@ -143,15 +149,14 @@ class _Generator:
         self._drain(closes_s + DRAIN_S)
         return self._summary()
 
-    def _connect(self) -> _Connection:
-        connection = _Connection(self._load.address)
+    def _connect(self, request: Request) -> _Connection:
+        connection = _Connection(self._load.address, request)
         self._connections[connection.socket.fileno()] = connection
         self._poll.register(connection.socket.fileno(), select.EPOLLIN)
         return connection
 
     def _send(self, connection: _Connection) -> None:
-        number = next(self._numbers)
-        connection.send(number, self._load.request.numbered(number))
+        connection.send(next(self._numbers))
 
     def _take(self, connection: _Connection, opens_s: float, closes_s: float) -> None:
         """Receive; on a complete answer send the next request while there is time."""
@@ -160,20 +165,20 @@ class _Generator:
         except ConnectionError:
             self._lose(connection, "disconnected")
             if perf_counter() < closes_s:
-                self._send(self._connect())
+                self._send(self._connect(connection.request))
             return
         if answer is None:
             return
         now_s = perf_counter()
-        if self._is_right(connection.number, *answer) and opens_s <= now_s < closes_s:
+        if self._is_right(connection, *answer) and opens_s <= now_s < closes_s:
             self._latencies.append(now_s - connection.sent_s)
         if now_s < closes_s:
             self._send(connection)
         else:
             self._close(connection)
 
-    def _is_right(self, number: int, status: bytes, body: bytes) -> bool:
-        expected = self._load.request.expected
+    def _is_right(self, connection: _Connection, status: bytes, body: bytes) -> bool:
+        number, expected = connection.number, connection.request.expected
         if status == b"200" and expected in (None, body):
             self._found.acknowledged.append(number)
             return True

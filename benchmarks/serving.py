@@ -8,17 +8,18 @@ code is 1 if Destrier gave a wrong answer or lost or doubled a row.
 
 import argparse
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 
 import lance
 import numpy as np
@@ -36,8 +37,10 @@ from benchmarks.tables import (
     Tables,
     UploadFile,
     count_request,
+    describe_request,
     holds_upload,
     insert_request,
+    list_request,
     rows,
     stream_of,
     upload_head,
@@ -46,7 +49,11 @@ from benchmarks.tables import (
 
 CONNECTIONS = (1, 8, 32)
 INSERT_CONNECTIONS = (*CONNECTIONS, 256)
-PARTS = ("count_rows", "predicate", "insert", "upload")
+SPREAD_TABLES = 32
+LISTED_TABLES = 10_000
+PAGE_TABLES = 100
+DESCRIBED_FRAGMENTS = 2_000
+PARTS = ("count_rows", "predicate", "catalog", "insert", "spread", "upload")
 COUNTED_ROWS = 1_000_000
 COUNTED = "counted"
 # Rows that are in a table before its load begins: of its creation and of one insert, which starts
@@ -86,17 +93,17 @@ class Measuring:
             yield self.destrier
             yield self.peer
 
-    def send(self, server: RunningServer, request: Request, point: Point) -> Measured:
+    def send(self, server: RunningServer, requests: Sequence[Request], point: Point) -> Measured:
         """Put load on a server and note its figures."""
         before_s = cpu_seconds(server.pid)
-        measured = self.load(server.address, request, point.connections)
+        measured = self.load(server.address, requests, point.connections)
         side = point.destrier if server is self.destrier else point.peer
         side.add(measured, cpu_seconds(server.pid) - before_s)
         return measured
 
-    def load(self, address: Address, request: Request, connections: int) -> Measured:
+    def load(self, address: Address, requests: Sequence[Request], connections: int) -> Measured:
         """Put load on an address."""
-        wanted = Load(address, request, connections, self.options.seconds)
+        wanted = Load(address, requests, connections, self.options.seconds)
         return self.sender.submit(load.run, wanted).result()
 
 
@@ -119,6 +126,10 @@ def main() -> int:
             report.points += measure_predicates(measuring)
         if options.only in (None, "insert"):
             report.points += measure_inserts(measuring)
+        if options.only in (None, "spread"):
+            report.points += measure_spread_inserts(measuring)
+        if options.only in (None, "catalog"):
+            report.points += measure_catalog(measuring)
         if options.only in (None, "upload"):
             report.upload = measure_upload(measuring)
     print(report.text())
@@ -159,7 +170,7 @@ def _ceiling(measuring: Measuring) -> dict[int, float]:
     """The generator's own rate at each number of connections."""
     request = count_request(measuring.peer, COUNTED, COUNTED_ROWS)
     with trivial_server() as address:
-        return {n: measuring.load(address, request, n).rate for n in CONNECTIONS}
+        return {n: measuring.load(address, [request], n).rate for n in CONNECTIONS}
 
 
 # --- count_rows -----------------------------------------------------------------------------------
@@ -176,7 +187,7 @@ def measure_count_rows(measuring: Measuring) -> list[Point]:
     points = [Point("count_rows", connections) for connections in CONNECTIONS]
     for point in points:
         for server in measuring.turns():
-            measuring.send(server, requests[server.name], point)
+            measuring.send(server, [requests[server.name]], point)
     return points
 
 
@@ -195,7 +206,7 @@ def measure_predicates(measuring: Measuring) -> list[Point]:
         for connections in (1, 8):
             point = Point(f"count {name}", connections)
             for server in measuring.turns():
-                measuring.send(server, requests[server.name], point)
+                measuring.send(server, [requests[server.name]], point)
             points.append(point)
     return points
 
@@ -211,6 +222,41 @@ def _create_counted(measuring: Measuring, name: str) -> tuple[Tables, Tables]:
     return ours, theirs
 
 
+# --- the catalog ----------------------------------------------------------------------------------
+
+
+def measure_catalog(measuring: Measuring) -> list[Point]:
+    """The description of a table of many fragments, and a page of the names of many tables."""
+    described, listed = Point("describe", 1), Point("list_tables", 1)
+    servers = (measuring.destrier, measuring.peer)
+    for server in servers:
+        tables = Tables(server)
+        tables.create("many_fragments", stream_of(rows([0])))
+        uri = tables.open("many_fragments").uri
+        numbers = rows(np.arange(DESCRIBED_FRAGMENTS))
+        lance.write_dataset(numbers, uri, mode="overwrite", max_rows_per_file=1)
+        assert len(lance.dataset(uri).get_fragments()) == DESCRIBED_FRAGMENTS
+    requests = {server.name: describe_request(server, "many_fragments") for server in servers}
+    for server in measuring.turns():
+        measuring.send(server, [requests[server.name]], described)
+    for server in servers:
+        _fill_database(Tables(server))
+    requests = {server.name: list_request(server, PAGE_TABLES) for server in servers}
+    names = [Tables(server).names(PAGE_TABLES) for server in servers]
+    assert len(names[0]) == PAGE_TABLES and names[0] == names[1]
+    for server in measuring.turns():
+        measuring.send(server, [requests[server.name]], listed)
+    return [described, listed]
+
+
+def _fill_database(tables: Tables) -> None:
+    """Many tables, which are links to the files of one."""
+    tables.create("a00000", stream_of(rows([0])))
+    folder = Path(tables.open("a00000").uri.removeprefix("file://"))
+    for number in range(1, LISTED_TABLES):
+        copytree(folder, folder.with_name(f"a{number:05}.lance"), copy_function=os.link)
+
+
 # --- inserts of one row ---------------------------------------------------------------------------
 
 
@@ -223,31 +269,48 @@ def measure_inserts(measuring: Measuring) -> list[Point]:
     return points
 
 
-def _insert(measuring: Measuring, server: RunningServer, point: Point) -> None:
+def measure_spread_inserts(measuring: Measuring) -> list[Point]:
+    """One-row inserts into many tables, each of which has one connection."""
+    point = Point(f"insert in {SPREAD_TABLES}", SPREAD_TABLES)
+    for server in measuring.turns():
+        _insert(measuring, server, point, SPREAD_TABLES)
+    return [point]
+
+
+def _insert(
+    measuring: Measuring, server: RunningServer, point: Point, table_count: int = 1
+) -> None:
     side = point.destrier if server is measuring.destrier else point.peer
-    name = f"inserted_{point.connections}_{len(side.rates)}"
     tables = Tables(server)
-    tables.create(name, stream_of(rows(FIRST_ROWS[:1])))
-    tables.insert(name, stream_of(rows(FIRST_ROWS[1:])))
+    names = [f"inserted_{point.connections}_{len(side.rates)}_{n}" for n in range(table_count)]
+    for name in names:
+        tables.create(name, stream_of(rows(FIRST_ROWS[:1])))
+        tables.insert(name, stream_of(rows(FIRST_ROWS[1:])))
     time.sleep(SETTLE_S)
-    measured = measuring.send(server, insert_request(server, name), point)
-    _check_rows(tables, name, measured, side)
-    tables.drop(name)
+    measured = measuring.send(server, [insert_request(server, name) for name in names], point)
+    _check_rows(tables, names, measured, side)
+    for name in names:
+        tables.drop(name)
 
 
-def _check_rows(tables: Tables, name: str, measured: Measured, side: Side) -> None:
-    """Compare what was acknowledged with what the table's files hold, row by row."""
-    acknowledged = {*FIRST_ROWS, *measured.acknowledged}
-    dataset = tables.open(name)
-    assert dataset.schema.equals(ROW_SCHEMA)
-    found = Counter(dataset.to_table(columns=["number"]).column(0).to_pylist())
+def _check_rows(tables: Tables, names: Sequence[str], measured: Measured, side: Side) -> None:
+    """Compare what was acknowledged with what the tables' files hold, row by row."""
+    acknowledged = Counter(FIRST_ROWS * len(names) + measured.acknowledged)
+    found: Counter[int] = Counter()
+    for name in names:
+        dataset = tables.open(name)
+        assert dataset.schema.equals(ROW_SCHEMA)
+        numbers = dataset.to_table(columns=["number"]).column(0).to_pylist()
+        found.update(numbers)
+        if tables.count_rows(name) != len(numbers):
+            side.errors["wrong count"] += 1
     side.rows_acknowledged += len(measured.acknowledged)
-    side.rows_lost += len(acknowledged - found.keys())
-    side.rows_doubled += sum(count - 1 for count in found.values())
-    if found.keys() - acknowledged - set(measured.uncertain):
+    side.rows_lost += (acknowledged - found).total()
+    side.rows_doubled += sum(
+        max(0, count - max(acknowledged[number], 1)) for number, count in found.items()
+    )
+    if found.keys() - acknowledged.keys() - set(measured.uncertain):
         side.errors["rows of refused requests"] += 1
-    if tables.count_rows(name) != found.total():
-        side.errors["wrong count"] += 1
 
 
 # --- a large insert -------------------------------------------------------------------------------

@@ -57,6 +57,12 @@ class Tables:
         """The number of rows."""
         return int(self._post(name, "count_rows", b"{}", "application/json").text)
 
+    def names(self, count: int) -> list[str]:
+        """The names of the first tables."""
+        answer = self._client.get("/v1/namespace/$/table/list", params={"limit": count})
+        answer.raise_for_status()
+        return list(answer.json()["tables"])
+
     def open(self, name: str) -> lance.LanceDataset:
         """The table as its files say, without the server."""
         described = self._post(name, "describe", b"{}", "application/json").json()
@@ -93,6 +99,26 @@ def count_request(
     body = json.dumps({} if predicate is None else {"predicate": predicate}).encode()
     head = _head(server, name, "count_rows", "application/json", len(body))
     return Request(head, b"\r\n\r\n" + body, expected=str(expected).encode())
+
+
+def describe_request(server: RunningServer, name: str) -> Request:
+    """Describe a table, with its version and its statistics."""
+    body = b'{"load_detailed_metadata": true}'
+    head = _head(server, name, "describe", "application/json", len(body))
+    return Request(head, b"\r\n\r\n" + body)
+
+
+def list_request(server: RunningServer, count: int) -> Request:
+    """List the first tables of the root namespace."""
+    host, port = server.address
+    head = (
+        f"GET /v1/namespace/$/table/list?limit={count} HTTP/1.1\r\n"
+        f"host: {host}:{port}\r\n"
+        "accept: */*\r\n"
+        f"x-api-key: {server.api_key}\r\n"
+        "x-request-id: "
+    ).encode()
+    return Request(head, b"\r\n\r\n")
 
 
 def insert_request(server: RunningServer, name: str) -> Request:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import ray
 
+from actors.direct_calls import CallClient, Door
 from actors.model import LATEST, InsertMode
 from actors.server import Server
 from actors.table_actors import owner_names
@@ -106,6 +107,25 @@ async def test_a_table_is_given_the_process_that_waits_and_another_when_that_die
     assert waiting[0] not in table_actors(settings)
     # Nobody opens another table: the one that waits for one leaves.
     await until(lambda: len(table_actors(settings)) == 1)
+
+
+async def test_a_table_of_another_machine_is_written_through_ray(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doors: list[Door] = []
+
+    async def out_of_reach(door: Door) -> CallClient:
+        doors.append(door)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(CallClient, "connect", out_of_reach)
+    server = Server.on_ray(settings)
+    await make_table(server, ref("t"), ROWS)
+    await insert(server, ref("t"))
+    await insert(server, ref("t"))
+    assert (await server.count_rows(ref("t"), LATEST, None, None)).count == 3
+    # It is not tried again.
+    assert len(doors) == 1
 
 
 async def test_a_catalog_that_is_started_again_knows_the_owners_of_the_last_one(

@@ -1,0 +1,224 @@
+"""Calls from one process to another on the same machine, past Ray: over a Unix socket.
+
+A call of a Ray actor takes 1.5 ms on two cores, of which its caller computes 0.7 ms (Ray 2.60); the
+same call over a socket takes 0.06 ms and 0.03 ms, and by gRPC 0.56 ms and 0.29 ms. A write of one
+row is one such call.
+
+A frame is its length in bytes (8, little endian) and a pickle: of a call its number, the method,
+the arguments and the keywords; of an answer the number, whether the call succeeded, and what it
+returned or raised. Nothing is unpickled of whoever has not sent the secret first, which Ray carries
+between the two. The socket has no file: it ends with its process.
+"""
+
+import asyncio
+import hmac
+import logging
+import os
+import pickle
+import secrets
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from actors.owner_errors import OwnerGone, OwnerLost
+from cluster.errors import DestrierError, InternalError
+
+logger = logging.getLogger(__name__)
+
+_LENGTH = struct.Struct("<Q")
+_SECRET_BYTES = 32
+# A stranger may not hold a connection for longer.
+_SECRET_TIMEOUT_S = 10.0
+
+Call = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where a process takes calls, of use on its own machine alone."""
+
+    address: str
+    secret: bytes = field(repr=False)
+
+
+class CallServer:
+    """Takes calls for `call(method, *arguments, **keywords)`, any number at a time."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._door: Door | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def door(self) -> Door | None:
+        """Where it takes calls; None on a system without sockets that have no file."""
+        if self._door is None and sys.platform == "linux":
+            door = Door(f"\0destrier-{os.getpid()}-{secrets.token_hex(8)}", _new_secret())
+            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listening.bind(door.address)
+            self._server = await asyncio.start_unix_server(self._serve, sock=listening)
+            self._door = door
+        return self._door
+
+    async def close(self) -> None:
+        """Take no more calls, and answer none of those under way."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._keep(task)
+        try:
+            if await self._is_known(reader):
+                while True:
+                    call = _unpickled(await _receive(reader))
+                    self._keep(asyncio.create_task(self._answer(call, writer)))
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            # The caller has left, or this server is closed.
+            return
+        except Exception:
+            # The caller learns that the owner is lost to it.
+            logger.exception("a call could not be read")
+        finally:
+            writer.close()
+
+    def _keep(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _is_known(self, reader: asyncio.StreamReader) -> bool:
+        assert self._door is not None
+        try:
+            async with asyncio.timeout(_SECRET_TIMEOUT_S):
+                sent = await reader.readexactly(_SECRET_BYTES)
+        except TimeoutError:
+            return False
+        return hmac.compare_digest(sent, self._door.secret)
+
+    async def _answer(self, call: tuple[Any, ...], writer: asyncio.StreamWriter) -> None:
+        number, method, arguments, keywords = call
+        try:
+            outcome = await self._call(method, *arguments, **keywords)
+            frame = _pickled((number, True, outcome))
+        except DestrierError as error:
+            frame = _pickled((number, False, error))
+        except Exception as error:  # noqa: BLE001 - it is the caller's to report
+            failure = InternalError("an owner failed")
+            failure.add_note("".join(traceback.format_exception(error)))
+            frame = _pickled((number, False, failure))
+        # The caller may have left: it learns the outcome by asking again.
+        with suppress(ConnectionError):
+            await _send(writer, frame)
+
+
+class CallClient:
+    """One connection, for any number of calls at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._numbers = count()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._receiving = asyncio.create_task(self._receive_answers())
+
+    @staticmethod
+    async def connect(door: Door) -> "CallClient":
+        """Connect, from the same machine.
+
+        Raises:
+            OSError: nobody takes calls there.
+        """
+        # Connected here: uvloop cuts such an address at its first byte, which is zero.
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connected.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connected, door.address)
+            reader, writer = await asyncio.open_unix_connection(sock=connected)
+        except BaseException:
+            connected.close()
+            raise
+        writer.write(door.secret)
+        return CallClient(reader, writer)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the other process has ended, or the connection was closed."""
+        return self._receiving.done()
+
+    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Call a method of the other process's owner.
+
+        Raises:
+            OwnerGone: the connection was over, and nothing was done.
+            OwnerLost: it ended meanwhile, and the outcome is unknown.
+            DestrierError: the method's own.
+        """
+        if self.is_over:
+            raise OwnerGone("the owner has ended")
+        number = next(self._numbers)
+        frame = _pickled((number, method, arguments, keywords))
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            # If this fails, so does receiving, which says so.
+            with suppress(ConnectionError):
+                await _send(self._writer, frame)
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        self._receiving.cancel()
+        await asyncio.gather(self._receiving, return_exceptions=True)
+
+    async def _receive_answers(self) -> None:
+        try:
+            while True:
+                number, is_success, outcome = _unpickled(await _receive(self._reader))
+                waiting = self._waiting.get(number)
+                # A caller that has left awaits none.
+                if waiting is None or waiting.done():
+                    continue
+                if is_success:
+                    waiting.set_result(outcome)
+                else:
+                    waiting.set_exception(outcome)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            self._writer.close()
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(OwnerLost("the owner died"))
+
+
+def _new_secret() -> bytes:
+    return secrets.token_bytes(_SECRET_BYTES)
+
+
+def _pickled(message: tuple[Any, ...]) -> bytes:
+    return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+
+
+def _unpickled(frame: bytes) -> Any:
+    return pickle.loads(frame)  # noqa: S301 - both sides know the secret by then
+
+
+async def _send(writer: asyncio.StreamWriter, frame: bytes) -> None:
+    writer.writelines((_LENGTH.pack(len(frame)), frame))
+    await writer.drain()
+
+
+async def _receive(reader: asyncio.StreamReader) -> bytes:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    return await reader.readexactly(length)
