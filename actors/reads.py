@@ -17,7 +17,7 @@ import pyarrow as pa
 from actors.catalog_view import CatalogSnapshot, CatalogView
 from actors.distributed import ScanTarget
 from actors.field_paths import format_field_path
-from actors.freshness import TableHandles, TableState
+from actors.freshness import TableCounts, TableHandles, TableState
 from actors.model import (
     Counted,
     IndexStats,
@@ -201,16 +201,19 @@ class Reads:
         version = int(dataset.version)
         if not detailed:
             return TableDescription(record, version, schema)
-        fragments = dataset.get_fragments()
-        size = sum(file.file_size_bytes or 0 for item in fragments for file in item.data_files())
+        state = self._cached_state(record, pin)
+        if state is not None and state.dataset is dataset:
+            counts = state.counts
+        else:
+            counts = TableCounts.of(dataset)
         return TableDescription(
             record=record,
             version=version,
             schema_ipc=schema,
-            num_rows=int(dataset.count_rows()),
-            num_fragments=len(fragments),
-            num_deleted_rows=sum(item.num_deletions for item in fragments),
-            total_bytes=size,
+            num_rows=counts.rows,
+            num_fragments=counts.fragments,
+            num_deleted_rows=counts.deleted_rows,
+            total_bytes=counts.bytes,
         )
 
     async def describe_index_stats(self, table: TableRef, pin: Pin, index: str) -> IndexStats:
