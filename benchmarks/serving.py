@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from shutil import copytree, rmtree
 
@@ -27,7 +26,7 @@ import numpy as np
 from benchmarks import load, servers
 from benchmarks.ceiling import trivial_server
 from benchmarks.load import Address, Load, Measured, Request
-from benchmarks.local_write import LocalWriter
+from benchmarks.local_write import LocalWrite, LocalWriter
 from benchmarks.processes import MemoryWatch, cpu_seconds, process_tree
 from benchmarks.report import Point, Report, Side, Upload, UploadRound
 from benchmarks.servers import RunningServer
@@ -61,6 +60,8 @@ COUNTED = "counted"
 FIRST_ROWS = [-2, -1]
 # What a server starts for a table, and for the next one, has started by then.
 SETTLE_S = 2.0
+# After which a virtual machine has given free memory back, if it does that at all.
+COLD_S = 6.0
 # Over the peer's bound of 2 MiB.
 REFUSED_BYTES = 3 << 20
 MB = 1e6
@@ -319,30 +320,28 @@ def _check_rows(tables: Tables, names: Sequence[str], measured: Measured, side: 
 def measure_upload(measuring: Measuring) -> Upload:
     """A large Arrow stream, inserted into a table and written in process, in turns.
 
-    Each writes right after what the other wrote was deleted, with everything started beforehand:
-    both then find the memory that files are kept in as the other left it. That matters more than
-    what they do: a virtual machine gives memory that is free for seconds back to its host, and
-    writing to it then takes two to five times as long.
+    Each begins some seconds after what the other wrote was deleted. A virtual machine may give
+    memory that is free for a while back to its host, and the first touch of it then takes longer
+    than the rest of a write: so neither may find what the other one has just warmed.
     """
     source = write_upload_file(measuring.folder / "upload.arrows", measuring.options.upload_bytes)
     upload = Upload(source.bytes, source.rows, _ask_peer(measuring))
     tables = Tables(measuring.destrier)
     written = measuring.folder / "local.lance"
-    names = [f"uploaded_{number}" for number in range(measuring.options.rounds + 1)]
-    _prepare(tables, names[0])
+    names = [f"uploaded_{number}" for number in range(measuring.options.rounds)]
     # What it takes says nothing: it is the first.
-    LocalWriter(source.path, written).write()
-    writer = LocalWriter(source.path, written)
-    rmtree(written)
-    before = writer.write()
-    for name, next_name in pairwise(names):
-        found = _upload(measuring, source, name, written)
+    _write_locally(source, written)
+    before = _write_locally(source, written)
+    for name in names:
+        nothing = stream_of(UPLOAD_SCHEMA.empty_table())
+        tables.create(name, nothing)
+        tables.insert(name, nothing)
+        time.sleep(COLD_S)
+        found = _upload(measuring, source, name)
         is_right = tables.count_rows(name) == source.rows
         upload.is_right = upload.is_right and is_right and holds_upload(tables.open(name), source)
-        _prepare(tables, next_name)
-        writer = LocalWriter(source.path, written)
         tables.drop(name)
-        after = writer.write()
+        after = _write_locally(source, written)
         found.local_seconds = (before.seconds + after.seconds) / 2
         found.local_growth_mb = max(before.growth_bytes, after.growth_bytes) / MB
         upload.rounds.append(found)
@@ -350,20 +349,19 @@ def measure_upload(measuring: Measuring) -> Upload:
     return upload
 
 
-def _prepare(tables: Tables, name: str) -> None:
-    nothing = stream_of(UPLOAD_SCHEMA.empty_table())
-    tables.create(name, nothing)
-    tables.insert(name, nothing)
+def _write_locally(source: UploadFile, target: Path) -> LocalWrite:
+    writer = LocalWriter(source.path, target)
+    time.sleep(COLD_S)
+    written = writer.write()
+    rmtree(target)
+    return written
 
 
-def _upload(
-    measuring: Measuring, source: UploadFile, name: str, written_before: Path
-) -> UploadRound:
+def _upload(measuring: Measuring, source: UploadFile, name: str) -> UploadRound:
     server = measuring.destrier
     processes = process_tree(server.pid)
     replicas = _replicas(server)
     head = upload_head(server, name, source.bytes)
-    rmtree(written_before)
     with MemoryWatch(processes) as watch:
         uploaded = measuring.sender.submit(load.upload, server.address, head, source.path).result()
     if uploaded.status != 200:
