@@ -25,8 +25,8 @@ RATIO_MIN = {
     ("insert", 256): 60.0,
     ("insert in 32", 32): 1.5,
 }
-UPLOAD_RATIO_MAX = 2.0
-UPLOAD_GROWTH_MB_MAX = 400.0
+UPLOAD_RATIO_MAX = 1.3
+UPLOAD_GROWTH_MB_MAX = 350.0
 _PACKAGES = ("pylance", "ray", "pyarrow", "fastapi", "uvicorn")
 
 
