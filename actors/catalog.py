@@ -191,9 +191,9 @@ class Catalog:
             raise InvalidInput("location: the server chooses it; leave it out")
         request = wire.DeclareTableRequest(id=list(table.parts), properties=dict(properties))
         self._change("declare_table", request)
-        record = self._view.find_table(table, self._view.snapshot())
+        record = self._record(table)
         ensure_incarnation(record.location.uri, self._storage)
-        return self._view.find_table(table, self._view.snapshot())
+        return self._record(table)
 
     async def make_way(self, table: ObjectId) -> None:
         """Finish a drop that was cut short, so that the name's folder can be written to.
@@ -239,7 +239,7 @@ class Catalog:
         )
         ensure_incarnation(uri, self._storage)
         self._register(table.id, location, table.properties)
-        record = self._view.find_table(table.id, self._view.snapshot())
+        record = self._record(table.id)
         return CreatedTable(record, commit.version, commit.transaction_id, created=True)
 
     async def register_table(
@@ -269,7 +269,7 @@ class Catalog:
         self._storage.delete_file(f"{uri}/{DEREGISTERED}")
         ensure_incarnation(uri, self._storage)
         self._register(table, location, properties)
-        return self._view.find_table(table, self._view.snapshot())
+        return self._record(table)
 
     async def deregister_table(self, table: ObjectId) -> DroppedTable:
         """Forget the name, keep the data."""
@@ -343,17 +343,16 @@ class Catalog:
 
     async def open_table(self, table: ObjectId) -> tuple[TableRecord, Any]:
         """The record of a table and a handle of its actor."""
-        record = await self._find(table)
+        record = await self._run(self._record, table)
         handle = await self._owners.open(TableRef(self._database, table), record.location)
         # Meanwhile it may have been dropped, or the name given to another: then this owner is
         # nobody's, and leaves when it has been idle.
-        if (await self._find(table)).location.uri != record.location.uri:
+        if (await self._run(self._record, table)).location.uri != record.location.uri:
             raise ServiceUnavailable(f"table {table} was replaced just now; try again")
         return record, handle
 
-    async def _find(self, table: ObjectId) -> TableRecord:
-        snapshot = await self._run(self._view.snapshot)
-        return await self._run(self._view.find_table, table, snapshot)
+    def _record(self, table: ObjectId) -> TableRecord:
+        return self._view.find_table(table, self._view.snapshot())
 
     # --- one change -------------------------------------------------------------------------------
 

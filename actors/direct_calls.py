@@ -59,7 +59,8 @@ class CallServer:
     async def door(self) -> Door | None:
         """Where it takes calls; None on a system without sockets that have no file."""
         if self._door is None and sys.platform == "linux":
-            door = Door(f"\0destrier-{os.getpid()}-{secrets.token_hex(8)}", _new_secret())
+            address = f"\0destrier-{os.getpid()}-{secrets.token_hex(8)}"
+            door = Door(address, secrets.token_bytes(_SECRET_BYTES))
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listening.bind(door.address)
             self._server = await asyncio.start_unix_server(self._serve, sock=listening)
@@ -200,10 +201,6 @@ class CallClient:
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(OwnerLost("the owner died"))
-
-
-def _new_secret() -> bytes:
-    return secrets.token_bytes(_SECRET_BYTES)
 
 
 def _pickled(message: tuple[Any, ...]) -> bytes:
