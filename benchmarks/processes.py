@@ -54,6 +54,11 @@ def process_tree(pid: int) -> dict[int, str]:
     return found
 
 
+def replicas(pid: int) -> list[int]:
+    """The processes of the server that answer HTTP."""
+    return [member for member, name in process_tree(pid).items() if "ServeReplica" in name]
+
+
 def cpu_seconds(pid: int) -> float:
     """Processor time that the process and all that it started have used so far."""
     total = 0.0

@@ -4,8 +4,10 @@ import json
 import os
 import platform
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -28,6 +30,17 @@ RATIO_MIN = {
 UPLOAD_RATIO_MAX = 1.3
 UPLOAD_GROWTH_MB_MAX = 350.0
 _PACKAGES = ("pylance", "ray", "pyarrow", "fastapi", "uvicorn")
+
+
+def ratio_in_turns(found: Sequence[float], baseline: Sequence[float]) -> float:
+    """Each figure by the mean of the baseline's before and after it; the median over the rounds.
+
+    The baseline has one more.
+    """
+    return median(
+        2 * figure / (before + after)
+        for figure, (before, after) in zip(found, pairwise(baseline), strict=True)
+    )
 
 
 @dataclass(slots=True)
@@ -82,11 +95,7 @@ class Point:
 
     def ratio(self) -> float:
         """Destrier's rate by the peer's before and after, the median over the rounds."""
-        around = zip(self.peer.rates, self.peer.rates[1:], strict=False)
-        return median(
-            2 * rate / (before + after)
-            for rate, (before, after) in zip(self.destrier.rates, around, strict=True)
-        )
+        return ratio_in_turns(self.destrier.rates, self.peer.rates)
 
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""

@@ -27,7 +27,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import servers
-from benchmarks.processes import MemoryWatch, process_tree
+from benchmarks.processes import MemoryWatch, replicas
+from benchmarks.report import ratio_in_turns
 from benchmarks.servers import RunningServer
 from benchmarks.tables import Tables, rows, stream_of
 
@@ -63,11 +64,7 @@ class Found:
 
     def ratio(self) -> float:
         """Seconds by those in process before and after, the median over the rounds."""
-        around = zip(self.local_seconds, self.local_seconds[1:], strict=False)
-        return median(
-            2 * taken / (before + after)
-            for taken, (before, after) in zip(self.seconds, around, strict=True)
-        )
+        return ratio_in_turns(self.seconds, self.local_seconds)
 
 
 def _tenth(number: int) -> str:
@@ -179,8 +176,7 @@ class Rows:
         found.local_seconds.append(taken)
 
     def _remotely(self, work: Work, name: str, number: int, found: Found) -> None:
-        replicas = [p for p, n in process_tree(self.server.pid).items() if "ServeReplica" in n]
-        with MemoryWatch(replicas) as watch:
+        with MemoryWatch(replicas(self.server.pid)) as watch:
             found.seconds.append(
                 post(self.server, name, work.verb, work.body(number), self._target("destrier"))
             )

@@ -27,7 +27,7 @@ from benchmarks import load, servers
 from benchmarks.ceiling import trivial_server
 from benchmarks.load import Address, Load, Measured, Request
 from benchmarks.local_write import LocalWrite, LocalWriter
-from benchmarks.processes import MemoryWatch, cpu_seconds, process_tree
+from benchmarks.processes import MemoryWatch, cpu_seconds, process_tree, replicas
 from benchmarks.report import Point, Report, Side, Upload, UploadRound
 from benchmarks.servers import RunningServer
 from benchmarks.tables import (
@@ -118,7 +118,7 @@ def main() -> int:
                 "seconds": options.seconds,
                 "upload_bytes": options.upload_bytes,
             },
-            replicas=len(_replicas(measuring.destrier)),
+            replicas=len(replicas(measuring.destrier.pid)),
             generator_per_second=_ceiling(measuring),
         )
         if options.only in (None, "count_rows"):
@@ -161,10 +161,6 @@ def _measuring(options: Options) -> Iterator[Measuring]:
         servers.peer(Path(name) / "peer") as peer,
     ):
         yield Measuring(options, destrier, peer, sender, Path(name))
-
-
-def _replicas(destrier: RunningServer) -> list[int]:
-    return [pid for pid, name in process_tree(destrier.pid).items() if "ServeReplica" in name]
 
 
 def _ceiling(measuring: Measuring) -> dict[int, float]:
@@ -360,7 +356,7 @@ def _write_locally(source: UploadFile, target: Path) -> LocalWrite:
 def _upload(measuring: Measuring, source: UploadFile, name: str) -> UploadRound:
     server = measuring.destrier
     processes = process_tree(server.pid)
-    replicas = _replicas(server)
+    answering = replicas(server.pid)
     head = upload_head(server, name, source.bytes)
     with MemoryWatch(processes) as watch:
         uploaded = measuring.sender.submit(load.upload, server.address, head, source.path).result()
@@ -371,7 +367,7 @@ def _upload(measuring: Measuring, source: UploadFile, name: str) -> UploadRound:
     return UploadRound(
         seconds=uploaded.seconds,
         local_seconds=0.0,
-        replica_growth_mb=max(growth[pid] for pid in replicas) / MB,
+        replica_growth_mb=max(growth[pid] for pid in answering) / MB,
         largest_growth_mb=growth[largest] / MB,
         largest_growth_process=processes[largest],
         local_growth_mb=0.0,

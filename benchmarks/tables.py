@@ -97,27 +97,24 @@ def count_request(
 ) -> Request:
     """Count a table's rows, or those that a predicate selects, which are `expected`."""
     body = json.dumps({} if predicate is None else {"predicate": predicate}).encode()
-    head = _head(server, name, "count_rows", "application/json", len(body))
-    return Request(head, b"\r\n\r\n" + body, expected=str(expected).encode())
+    return _json_request(server, name, "count_rows", body, str(expected).encode())
 
 
 def describe_request(server: RunningServer, name: str) -> Request:
     """Describe a table, with its version and its statistics."""
-    body = b'{"load_detailed_metadata": true}'
-    head = _head(server, name, "describe", "application/json", len(body))
-    return Request(head, b"\r\n\r\n" + body)
+    return _json_request(server, name, "describe", b'{"load_detailed_metadata": true}')
+
+
+def _json_request(
+    server: RunningServer, name: str, verb: str, body: bytes, expected: bytes | None = None
+) -> Request:
+    head = _table_head(server, name, verb, "application/json", len(body))
+    return Request(head, b"\r\n\r\n" + body, expected=expected)
 
 
 def list_request(server: RunningServer, count: int) -> Request:
     """List the first tables of the root namespace."""
-    host, port = server.address
-    head = (
-        f"GET /v1/namespace/$/table/list?limit={count} HTTP/1.1\r\n"
-        f"host: {host}:{port}\r\n"
-        "accept: */*\r\n"
-        f"x-api-key: {server.api_key}\r\n"
-        "x-request-id: "
-    ).encode()
+    head = _head(server, f"GET /v1/namespace/$/table/list?limit={count}")
     return Request(head, b"\r\n\r\n")
 
 
@@ -126,25 +123,33 @@ def insert_request(server: RunningServer, name: str) -> Request:
     body = stream_of(rows([_MARK]))
     before, mark, after = body.partition(_MARK.to_bytes(8, "little"))
     assert mark and mark not in after
-    head = _head(server, name, "insert", _ARROW, len(body))
+    head = _table_head(server, name, "insert", _ARROW, len(body))
     return Request(head, b"\r\n\r\n" + before, after)
 
 
 def upload_head(server: RunningServer, name: str, size: int) -> bytes:
     """The head of an insert of `size` bytes."""
-    return _head(server, name, "insert", _ARROW, size) + b"0000000000000000\r\n\r\n"
+    return _table_head(server, name, "insert", _ARROW, size) + b"0000000000000000\r\n\r\n"
 
 
-def _head(server: RunningServer, name: str, verb: str, content_type: str, size: int) -> bytes:
+def _table_head(server: RunningServer, name: str, verb: str, content_type: str, size: int) -> bytes:
+    return _head(
+        server,
+        f"POST /v1/table/{name}/{verb}",
+        f"content-type: {content_type}\r\n",
+        f"content-length: {size}\r\n",
+    )
+
+
+def _head(server: RunningServer, target: str, *headers: str) -> bytes:
     """The head of a request up to the value of its last header, the request id."""
     host, port = server.address
     return (
-        f"POST /v1/table/{name}/{verb} HTTP/1.1\r\n"
+        f"{target} HTTP/1.1\r\n"
         f"host: {host}:{port}\r\n"
         "user-agent: destrier-benchmark\r\n"
         "accept: */*\r\n"
-        f"content-type: {content_type}\r\n"
-        f"content-length: {size}\r\n"
+        f"{''.join(headers)}"
         f"x-api-key: {server.api_key}\r\n"
         "x-request-id: "
     ).encode()

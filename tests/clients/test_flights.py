@@ -19,7 +19,6 @@ from tests.clients.running_server import DATABASE_HEADER, direct_only
 
 pytestmark = [
     pytest.mark.cluster,
-    # The way in makes no difference here.
     direct_only,
 ]
 

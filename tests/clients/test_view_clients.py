@@ -14,7 +14,6 @@ from tests.clients.plain_http import Database, right
 from tests.clients.running_server import DATABASE_HEADER, direct_only
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
-# What is said over HTTP is the same on either ingress; refreshes take long.
 
 SOURCE = pa.table({"id": pa.array(range(4), pa.int64()), "v": pa.array(range(4), pa.int64())})
 QUERY = "SELECT id, v * 2 AS twice FROM src WHERE v > 0"

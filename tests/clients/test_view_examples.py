@@ -22,7 +22,6 @@ from tests.clients.running_server import direct_only
 from udtf import ViewClient
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-# Refreshes do the same work behind either ingress; what clients send is tested on both.
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 WAIT_S = 240

@@ -14,7 +14,6 @@ from tests.clients.running_server import direct_only
 
 pytestmark = [
     pytest.mark.cluster,
-    # The way in makes no difference here.
     direct_only,
 ]
 
