@@ -64,7 +64,7 @@ def select_events(events: pa.Table, predicate: str, limits: LimitSettings) -> pa
     Raises:
         InvalidInput: the predicate is none; says what to change.
     """
-    sql = prepare_predicate(predicate, events.schema, limits, frozenset())
+    sql = prepare_predicate(predicate, events.schema, limits, frozenset()).sql
     if events.num_rows == 0:
         return events
     try:

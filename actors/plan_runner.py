@@ -94,7 +94,7 @@ class PlanRunner:
         """
         opened = PlanTarget(target.uri, target.branch, target.version, self._storage)
         dataset = opened.open()
-        prepared = prepare_predicate(predicate, dataset.schema, self._settings.limits)
+        prepared = prepare_predicate(predicate, dataset.schema, self._settings.limits).sql
         shares = _share_out(_each_fragment(dataset), self._workers * _ITEMS_PER_WORKER)
         answers = self._answers([CountItem(opened, prepared, it.fragments) for it in shares])
         return sum(sum(_checked(parts)) for parts in answers)

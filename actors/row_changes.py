@@ -75,11 +75,11 @@ def prepare(
     refuse_view(schema, table)
     work: RowWork
     if isinstance(change, Delete):
-        work = prepare_predicate(change.predicate, schema, limits)
+        work = prepare_predicate(change.predicate, schema, limits).sql
     else:
         predicate = change.predicate
         work = UpdatePlan(
-            None if predicate is None else prepare_predicate(predicate, schema, limits),
+            None if predicate is None else prepare_predicate(predicate, schema, limits).sql,
             _prepare_assignments(change.assignments, schema, limits),
         )
     return Prepared(dataset, tuple(staging.fragment_ids(dataset)), work)

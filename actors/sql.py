@@ -19,6 +19,7 @@ What Lance 14.0.2 reads otherwise than a caller would, and what is done about it
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from typing import NoReturn
 
 import pyarrow as pa
@@ -53,6 +54,12 @@ from actors.sql_words import (
 from cluster.errors import InvalidInput
 from cluster.settings import LimitSettings
 
+# What was made of short texts on narrow tables: some kB each, and 1 MB where a column is a struct
+# of ten thousand fields.
+_REMEMBERED_MAX = 128
+_REMEMBERED_CHARACTERS_MAX = 1_000
+_REMEMBERED_COLUMNS_MAX = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Expression:
@@ -67,7 +74,7 @@ def prepare_predicate(
     schema: pa.Schema,
     limits: LimitSettings,
     system_columns: frozenset[str] = SYSTEM_COLUMNS,
-) -> str:
+) -> Expression:
     """The predicate `text` on a table of this schema, as Lance is to read it.
 
     `system_columns` are the names that may be used besides the schema's.
@@ -75,7 +82,7 @@ def prepare_predicate(
     Raises:
         InvalidInput: says what to change.
     """
-    return _prepare(text, schema, limits, system_columns, "predicate").sql
+    return _prepare(text, schema, limits, system_columns, "predicate")
 
 
 def prepare_expression(
@@ -98,9 +105,19 @@ def _prepare(
     if len(text) > limits.sql_characters_max:
         raise InvalidInput(f"{what} is longer than {limits.sql_characters_max} characters")
     try:
+        if len(text) <= _REMEMBERED_CHARACTERS_MAX and len(schema) <= _REMEMBERED_COLUMNS_MAX:
+            return _remembered(text, schema, limits, system_columns)
         return _Rewriter(text, schema, limits, system_columns).rewrite()
     except InvalidInput as error:
         raise InvalidInput(f"{what}: {error.message}") from error.__cause__
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _remembered(
+    text: str, schema: pa.Schema, limits: LimitSettings, system_columns: frozenset[str]
+) -> Expression:
+    """As rewritten before: programs ask with the same text again and again."""
+    return _Rewriter(text, schema, limits, system_columns).rewrite()
 
 
 class _Kind(Enum):

@@ -68,6 +68,24 @@ async def test_predicates_name_columns_exactly(server: Server, predicate: str, c
 
 
 @pytest.mark.parametrize(
+    "predicate", ["n % 7 = 3", "n % 7 = 3 AND flag", "name < 'name 2'", "true"]
+)
+async def test_rows_of_many_batches_are_counted_once(server: Server, predicate: str) -> None:
+    n = np.arange(200_000)
+    flag, name = n % 3 == 0, np.char.add("name ", n.astype(str))
+    await make_table(server, T, pa.table({"n": n, "flag": flag, "name": name}))
+    (await dataset(server)).delete("n < 1000")
+    selected = {
+        "n % 7 = 3": n % 7 == 3,
+        "n % 7 = 3 AND flag": (n % 7 == 3) & flag,
+        "name < 'name 2'": name < "name 2",
+        "true": n >= 0,
+    }[predicate]
+    expected = int(np.count_nonzero(selected & (n >= 1000)))
+    assert (await server.count_rows(T, LATEST, predicate, None)).count == expected
+
+
+@pytest.mark.parametrize(
     "predicate",
     [
         "",

@@ -77,7 +77,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def _predicate(text: str) -> str:
-    return prepare_predicate(text, SCHEMA, LIMITS)
+    return prepare_predicate(text, SCHEMA, LIMITS).sql
 
 
 def _expression(text: str) -> str:
@@ -444,6 +444,20 @@ def test_long_list_of_values_is_let_through(table: Any) -> None:
 
 def test_text_is_refused_when_it_is_too_long() -> None:
     limits = LimitSettings(sql_characters_max=8)
-    assert prepare_predicate("id = 123", SCHEMA, limits) == "(`id` = 123)"
+    assert prepare_predicate("id = 123", SCHEMA, limits).sql == "(`id` = 123)"
     with pytest.raises(InvalidInput, match="longer than 8 characters"):
         prepare_predicate("id = 1234", SCHEMA, limits)
+
+
+def test_the_same_text_means_something_else_on_another_table() -> None:
+    other = pa.schema([("ID", pa.int64())])
+    for _ in range(2):
+        assert prepare_predicate("id = 1", SCHEMA, LIMITS).sql == "(`id` = 1)"
+        assert prepare_predicate("id = 1", other, LIMITS).sql == "(`ID` = 1)"
+
+
+def test_a_text_that_was_read_before_is_still_refused_where_less_is_allowed() -> None:
+    text = "id = 1 or id = 2 or id = 3"
+    prepare_predicate(text, SCHEMA, LIMITS)
+    with pytest.raises(InvalidInput, match="operators"):
+        prepare_predicate(text, SCHEMA, LIMITS.model_copy(update={"sql_operators_max": 2}))
