@@ -293,8 +293,9 @@ class ViewSettings(Section):
     """Work items of one refresh: each is a call of the code, a record of the job and a message or
     two. Where the request does not say how large items are, they are made large enough."""
     daft_items_min: Positive = 1_000
-    """Work items from which Daft runs a refresh on Ray; it also runs all that ask for GPUs. Its
-    workers take more than a second to start, and those of Ray's tasks milliseconds."""
+    """Work items from which Daft runs a refresh on Ray; it also runs all that ask for GPUs, and
+    none that asks for a part of a CPU. Its workers take more than a second to start, and those of
+    Ray's tasks milliseconds."""
     rows_per_fragment: Positive = 1 << 20
     """Rows of one fragment of a view, where the request does not say."""
     batch_rows: Positive = 8_192

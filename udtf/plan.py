@@ -81,8 +81,7 @@ def free(runner: Runner) -> list[Mapping[str, float]]:
 
 def _answers(items: Sequence[WorkItem], spec: HostSpec, pool: Pool) -> Iterator[str | None]:
     """What workers say of the items that have ended; None every now and then when there is none."""
-    is_small = len(items) < pool.daft_items_min and not pool.resources.num_gpus
-    if pool.runner is Runner.RAY and is_small:
+    if not pool.is_daft(len(items)):
         from udtf import ray_tasks
 
         return ray_tasks.run_tasks(items, spec, pool, _POLL_S)

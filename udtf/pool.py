@@ -27,6 +27,14 @@ class Pool:
     children: int = 1
     daft_items_min: int = 1
 
+    def is_daft(self, items: int) -> bool:
+        """Whether Daft runs a refresh of so many items, rather than tasks of Ray."""
+        if self.runner is not Runner.RAY or self.resources.num_gpus:
+            return True
+        # Daft gives work to as many workers of a machine at a time as the machine has CPUs: of
+        # those that ask for a part of one, some would have nothing to do.
+        return items >= self.daft_items_min and self.resources.num_cpus >= 1
+
     def items_per_call(self, items: int) -> int:
         """How many of all `items` a worker is given at a time."""
         calls = self.workers * self.children * _CALLS_PER_WORKER_MIN

@@ -37,6 +37,20 @@ def expand(source):
         "id": rows, "gpus": [gpus] * len(rows), "pid": [os.getpid()] * len(rows)
     })
 """
+# Computes until as many processes as there are workers do so, and a moment longer.
+MEET = """
+import os, pathlib, time
+import pyarrow as pa
+
+def expand(source):
+    pathlib.Path({folder!r}, str(os.getpid())).touch()
+    ends = time.monotonic() + 60
+    while len(os.listdir({folder!r})) < {workers}:
+        if time.monotonic() > ends:
+            raise RuntimeError(f"alone with {{os.listdir({folder!r})}}")
+    rows = source.to_arrow()["id"].to_pylist()
+    yield pa.RecordBatch.from_pydict({{"id": rows, "gpus": [""], "pid": [os.getpid()]}})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +148,7 @@ def test_a_chunker_view_and_its_increments_are_the_same_on_ray(
         code,
         pa.schema([("id", pa.int64()), ("word", pa.string())]),
         input_columns=["text"],
-        num_cpus=0.5,
+        num_cpus=1,
     )
     expected = {(n, f"{letter}{n}", index) for n in range(20) for index, letter in enumerate("ab")}
     assert set(lab.sorted_rows(source_task_size=3)) == expected
@@ -153,6 +167,24 @@ def test_tasks_have_the_cpus_and_the_memory_that_they_ask_for(ray: Any, lab: Lab
     # Four were wanted; the CPUs are enough for two, each of which builds its code once.
     assert len(set(rows.column("pid").to_pylist())) == 2
     assert usage.most == pytest.approx({"CPU": 2.0, "GPU": 0.0, "memory": 20.0 * MEMORY}, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [("lab", CPUS), ("daft_lab", CPUS), ("lab", 2 * CPUS), ("daft_lab", 2 * CPUS)],
+)
+def test_computing_code_has_a_process_for_each_worker_all_at_once(
+    kind: str, workers: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    lab: Lab = request.getfixturevalue(kind)
+    folder = tmp_path / "at work"
+    folder.mkdir()
+    write_rows(lab, workers)
+    code = MEET.format(folder=str(folder), workers=workers)
+    lab.code("udtf", code, SEEN, partition_by="id", num_cpus=CPUS / workers)
+    rows = lab.refresh(concurrency=workers)
+    assert sorted(rows.column("id").to_pylist()) == list(range(workers))
+    assert len(set(rows.column("pid").to_pylist())) == workers
 
 
 def test_a_task_whose_worker_dies_ends_with_an_error(ray: Any, lab: Lab) -> None:
