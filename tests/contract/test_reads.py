@@ -1,5 +1,8 @@
 """What a read answers: pinned versions, branches, tags, names of columns, statistics of indexes."""
 
+from collections.abc import Callable
+from typing import Any
+
 import lance
 import numpy as np
 import pyarrow as pa
@@ -65,6 +68,57 @@ async def test_predicates_name_columns_exactly(server: Server, predicate: str, c
     await make_table(server, T, ROWS)
     assert (await server.count_rows(T, LATEST, predicate, None)).count == count
     assert (await scan(server, ScanRequest(filter=predicate))).num_rows == count
+
+
+async def test_reads_of_a_table_that_does_not_change_open_it_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_table(server, T, ROWS)
+    opened: list[int] = []
+    for home, name in ((lance, "dataset"), (lance.LanceDataset, "checkout_version")):
+        monkeypatch.setattr(home, name, counted(opened, getattr(home, name)))
+    found = []
+    for _ in range(3):
+        assert (await server.count_rows(T, LATEST, None, None)).count == 300
+        assert (await server.count_rows(T, LATEST, "id < 7", None)).count == 7
+        assert (await scan(server, ScanRequest(filter="id < 7"))).num_rows == 7
+        assert (await server.describe_table(T, LATEST, detailed=True)).num_rows == 300
+        found.append(len(opened))
+    # The first time round, the catalog is opened and the table.
+    assert found == [2, 2, 2]
+
+
+def counted(calls: list[int], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with a mark for each of its calls."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        return function(*arguments, **named)
+
+    return call
+
+
+@pytest.mark.parametrize("where", ["id >= 5000 AND id < 15000", "id = 12345", "id < 0", "id >= 0"])
+async def test_counts_by_an_index_are_those_without_it(server: Server, where: str) -> None:
+    ids = np.random.default_rng(1).permutation(100_000)
+    await make_table(server, T, pa.table({"id": ids[:90_000]}))
+    made = await dataset(server)
+    made.create_scalar_index("id", "BTREE")
+    # Some rows go, others come that the index has not seen.
+    made.delete("id % 10 = 3")
+    rest = ipc(pa.table({"id": ids[90_000:]}))
+    await server.insert_rows(T, None, InsertMode.APPEND, new_key(), rest)
+    gone = (ids % 10 == 3) & (np.arange(len(ids)) < 90_000)
+    bounds = {
+        "id >= 5000 AND id < 15000": (ids >= 5_000) & (ids < 15_000),
+        "id = 12345": ids == 12_345,
+        "id < 0": ids < 0,
+        "id >= 0": ids >= 0,
+    }
+    expected = int(np.count_nonzero(bounds[where] & ~gone))
+    assert (await server.count_rows(T, LATEST, where, None)).count == expected
+    (await dataset(server)).drop_index("id_idx")
+    assert (await server.count_rows(T, LATEST, where, None)).count == expected
 
 
 @pytest.mark.parametrize(
