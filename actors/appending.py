@@ -132,7 +132,8 @@ def _commit_members(
 def _commit_rows(
     target: Target, dataset: Any | None, schema: pa.Schema, members: Sequence[_Member]
 ) -> Commit:
-    rows = pa.concat_tables([member.rows for member in members])
+    # One chunk: of 128 chunks of a row each Lance makes a fragment in 9 ms, of one in 1 ms.
+    rows = pa.concat_tables([member.rows for member in members]).combine_chunks()
     done = [DoneRequest(member.item.key, member.rows.num_rows) for member in members]
     if dataset is None:
         return _create(target, schema, rows, done)

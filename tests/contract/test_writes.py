@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import lance
@@ -142,6 +143,21 @@ async def test_a_bad_member_of_a_batch_is_refused_alone(server: Server) -> None:
     assert len(refused) == 5
     assert all("id" in str(error) for error in refused)
     assert (await server.count_rows(T, LATEST, None, None)).count == 3 + 5 * 3
+
+
+async def test_dictionaries_of_small_indices_may_hold_more_values_together(server: Server) -> None:
+    def encoded(first: int) -> pa.Array:
+        # Indices of 8 bits name 128 values.
+        values = [str(number) for number in range(first, first + 100)]
+        return pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), values)
+
+    parts = [pa.table({"word": encoded(100 * part)}) for part in range(8)]
+    await make_table(server, T, parts[0].slice(0, 0))
+    await asyncio.gather(*(insert(server, part) for part in parts))
+    await insert(server, pa.concat_tables(parts))
+    stream = await server.scan(T, LATEST, ScanRequest(), None)
+    found = pa.Table.from_batches(stream.batches()).column("word").to_pylist()
+    assert Counter(found) == {str(number): 2 for number in range(800)}
 
 
 async def test_an_empty_insert_commits_no_rows(server: Server) -> None:
