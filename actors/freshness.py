@@ -16,6 +16,7 @@ A Lance dataset object must not be moved to another version while a second threa
 borrowed"), so a state is never changed: a newer one replaces it.
 """
 
+import copy
 import os
 import threading
 from collections import OrderedDict
@@ -233,7 +234,8 @@ class TableHandle:
         The old version's files must be there when the walk has ended: else the table may have been
         dropped and made anew on the way.
         """
-        fresh = state.dataset.checkout_version((self.branch, state.version))
+        # Of a copy, because Lance moves the object that it is given, and others read the old one.
+        fresh = copy.copy(state.dataset)
         fresh.checkout_latest()
         return fresh if self._proves(state) else None
 
