@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.report import print_verdict
 from benchmarks.servers import destrier
 from benchmarks.tables import Tables, rows, stream_of
 
@@ -111,16 +112,11 @@ def main() -> int:
             f"{window.p50_ms:>8.2f}{window.p95_ms:>8.2f}{window.fragments:>11}{window.versions:>10}"
         )
     first = statistics.median(first_s)
-    _say(f"p95 of the last {WINDOW} inserts by the first", growth, GROWTH_MAX)
-    _say("first insert into a table, seconds", first, FIRST_INSERT_S_MAX)
+    print_verdict(f"p95 of the last {WINDOW} inserts by the first", growth, GROWTH_MAX)
+    print_verdict("first insert into a table, seconds", first, FIRST_INSERT_S_MAX)
     figures = {"growth": growth, "first_insert_s": first_s, "inserts": inserts, "is_right": right}
     print(json.dumps({"benchmark": "growth", **figures}))
     return 0 if right else 1
-
-
-def _say(name: str, found: float, wanted_max: float) -> None:
-    state = "met   " if found <= wanted_max else "MISSED"
-    print(f"{state} {name}: {found:.2f} (wanted <= {wanted_max:g})")
 
 
 if __name__ == "__main__":

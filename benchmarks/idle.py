@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from benchmarks.processes import cpu_seconds, process_tree
+from benchmarks.report import print_verdict
 from benchmarks.servers import RunningServer, destrier
 
 STARTS = 3
@@ -47,8 +48,8 @@ def main() -> int:
             if number == starts - 1:
                 cpu_percent, memory_mb, processes = left_alone(server.pid, seconds)
     first_answer_s = statistics.median(first_answers_s)
-    _say("start to first answer, s", first_answer_s, FIRST_ANSWER_S_MAX)
-    _say("processor time while idle, % of a core", cpu_percent, CPU_PERCENT_MAX)
+    print_verdict("start to first answer, s", first_answer_s, FIRST_ANSWER_S_MAX)
+    print_verdict("processor time while idle, % of a core", cpu_percent, CPU_PERCENT_MAX)
     print(f"       memory while idle: {memory_mb:.0f} MB in {processes} processes")
     figures = {
         "first_answer_s": first_answers_s,
@@ -79,11 +80,6 @@ def left_alone(pid: int, seconds: float) -> tuple[float, float, int]:
     members = process_tree(pid)
     memory = sum(psutil.Process(member).memory_full_info().pss for member in members)
     return cpu_percent, memory / MB, len(members)
-
-
-def _say(name: str, found: float, wanted_max: float) -> None:
-    state = "met   " if found <= wanted_max else "MISSED"
-    print(f"{state} {name}: {found:.2f} (wanted <= {wanted_max:g})")
 
 
 if __name__ == "__main__":

@@ -160,6 +160,12 @@ class Target:
     is_met: bool
 
 
+def print_verdict(name: str, found: float, wanted_max: float) -> None:
+    """Say what was found beside what was wanted."""
+    state = "met   " if found <= wanted_max else "MISSED"
+    print(f"{state} {name}: {found:.2f} (wanted <= {wanted_max:g})")
+
+
 @dataclass(slots=True)
 class Report:
     """One run."""

@@ -140,8 +140,8 @@ def main() -> int:
 
 def _options() -> Options:
     parser = argparse.ArgumentParser(description="Measure Destrier beside its peer.")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds per point (3)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="seconds per measurement (3)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per point (5)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement (2)")
     parser.add_argument("--upload-bytes", type=int, default=1 << 30, help="large insert (1 GiB)")
     parser.add_argument("--quick", action="store_true", help="a look: 1 round, 1 s, 128 MiB")
     parser.add_argument("--only", choices=PARTS, help="one part")
