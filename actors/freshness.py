@@ -96,7 +96,12 @@ def versions_folder(uri: str, branch: str | None) -> str:
 
 def manifest_path(uri: str, branch: str | None, version: int) -> str:
     """The manifest of one version, as Lance names it (V2 naming)."""
-    return f"{versions_folder(uri, branch)}/{_VERSION_LAST - version:020d}.manifest"
+    return f"{versions_folder(uri, branch)}/{manifest_names(version)[0]}"
+
+
+def manifest_names(version: int) -> tuple[str, str]:
+    """The file names that a version's manifest may have: V2 naming, V1 naming."""
+    return f"{_VERSION_LAST - version:020d}.manifest", f"{version}.manifest"
 
 
 def _identity(path: str) -> tuple[int, int]:

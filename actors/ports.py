@@ -251,9 +251,29 @@ class ServerOperations(Protocol):
         ...
 
     async def list_versions(
-        self, table: TableRef, branch: str | None, *, descending: bool
-    ) -> Sequence[VersionRecord]:
-        """Version records, oldest first unless `descending`."""
+        self,
+        table: TableRef,
+        branch: str | None,
+        page_token: str | None,
+        limit: int | None,
+        *,
+        descending: bool,
+    ) -> Page[VersionRecord]:
+        """Version records after `page_token`, oldest first unless `descending`.
+
+        Raises:
+            InvalidInput: a token that no page of a version listing has.
+        """
+        ...
+
+    async def describe_version(
+        self, table: TableRef, branch: str | None, version: int | None
+    ) -> VersionRecord:
+        """One version record, the newest if `version` is None.
+
+        Raises:
+            TableVersionNotFound: no record of the version.
+        """
         ...
 
     async def delete_versions(

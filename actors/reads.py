@@ -21,6 +21,7 @@ from actors.freshness import TableCounts, TableHandles, TableState
 from actors.model import (
     Counted,
     IndexStats,
+    Page,
     Pin,
     ScanRequest,
     TableDescription,
@@ -241,15 +242,44 @@ class Reads:
             num_indices=int(stats["num_indices"]),
         )
 
-    async def list_versions(self, table: TableRef, branch: str | None) -> list[VersionRecord]:
-        """Version records of a branch, oldest first."""
+    async def list_versions(
+        self,
+        table: TableRef,
+        branch: str | None,
+        page_token: str | None,
+        limit: int | None,
+        *,
+        descending: bool,
+    ) -> Page[VersionRecord]:
+        """Version records of a branch."""
         record = await self.find_table(table)
 
-        def read() -> list[VersionRecord]:
+        def read() -> Page[VersionRecord]:
             self._handles.get(record.location.uri, branch).latest()
-            return VersionRecords(record.location.uri, branch, self._storage).records()
+            records = VersionRecords(record.location.uri, branch, self._storage)
+            return records.page(page_token, limit, descending=descending)
 
         return await self.in_thread(read)
+
+    async def describe_version(
+        self, table: TableRef, branch: str | None, version: int | None
+    ) -> VersionRecord:
+        """One version record of a branch.
+
+        Raises:
+            TableVersionNotFound: no record of the version.
+        """
+        record = await self.find_table(table)
+
+        def read() -> VersionRecord | None:
+            latest = self._handles.get(record.location.uri, branch).latest().version
+            records = VersionRecords(record.location.uri, branch, self._storage)
+            return records.newest(latest) if version is None else records.find(version)
+
+        found = await self.in_thread(read)
+        if found is None:
+            raise TableVersionNotFound(f"table {table.id} has no record of version {version}")
+        return found
 
     # --- states -----------------------------------------------------------------------------------
 

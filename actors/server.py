@@ -231,11 +231,24 @@ class Server:
         return await self._reads.describe_index_stats(table, pin, index)
 
     async def list_versions(
-        self, table: TableRef, branch: str | None, *, descending: bool
-    ) -> Sequence[VersionRecord]:
+        self,
+        table: TableRef,
+        branch: str | None,
+        page_token: str | None,
+        limit: int | None,
+        *,
+        descending: bool,
+    ) -> Page[VersionRecord]:
         """Version records."""
-        records = await self._reads.list_versions(table, branch)
-        return records[::-1] if descending else records
+        return await self._reads.list_versions(
+            table, branch, page_token, limit, descending=descending
+        )
+
+    async def describe_version(
+        self, table: TableRef, branch: str | None, version: int | None
+    ) -> VersionRecord:
+        """One version record."""
+        return await self._reads.describe_version(table, branch, version)
 
     # --- views ------------------------------------------------------------------------------------
 

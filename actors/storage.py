@@ -7,8 +7,9 @@ that a folder and an object store are one code path; only what needs system call
 
 import contextlib
 import os
+import stat
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -22,6 +23,14 @@ from cluster.settings import StorageSettings
 # Destrier's own files live in this folder: of a table (dropped with it) and of the root.
 SIDECAR = "_destrier"
 ROOT_SIDECAR = ".destrier"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Names directly inside a folder, and what `Storage.file_status` says of each."""
+
+    names: Sequence[str]
+    status: Callable[[str], tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +180,33 @@ class Storage:
 
     def files(self, uri: str) -> list[tuple[str, int, int]]:
         """Name, bytes and modification time (ms) of the files directly inside `uri`."""
+        listing = self.listing(uri)
+        found = ((name, listing.status(name)) for name in listing.names)
+        return [(name, *status) for name, status in found if status is not None]
+
+    def listing(self, uri: str) -> Listing:
+        """What is directly inside `uri`, cheap for callers who look at few of the files."""
         if self.is_local:
-            return _local_files(uri)
+            return Listing(_local_names(uri), lambda name: self.file_status(f"{uri}/{name}"))
+        # A listing of an object store tells sizes and times; asking for each would be a request.
         store, path = self._open(uri)
         selector = fs.FileSelector(path, allow_not_found=True)
-        return [
-            (i.base_name, int(i.size or 0), int((i.mtime_ns or 0) // 1_000_000))
-            for i in store.get_file_info(selector)
-            if i.type == fs.FileType.File
-        ]
+        infos = store.get_file_info(selector)
+        found = {info.base_name: info for info in infos if info.type == fs.FileType.File}
+        return Listing(list(found), lambda name: _status(found[name]))
+
+    def file_status(self, uri: str) -> tuple[int, int] | None:
+        """Bytes and modification time (ms) of a file; None if there is no file."""
+        if not self.is_local:
+            store, path = self._open(uri)
+            return _status(store.get_file_info(path))
+        try:
+            found = os.stat(uri)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return found.st_size, found.st_mtime_ns // 1_000_000
 
     def sync(self, paths: Iterable[str]) -> None:
         """Flush local files and folders to the disk; object stores are durable when they answer."""
@@ -188,13 +215,16 @@ class Storage:
         disk.sync(paths)
 
 
-def _local_files(folder: str) -> list[tuple[str, int, int]]:
-    found: list[tuple[str, int, int]] = []
+def _local_names(folder: str) -> list[str]:
     # pyarrow's listing fails when the folder comes or a file goes while it looks.
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                if entry.is_file():
-                    status = entry.stat()
-                    found.append((entry.name, status.st_size, status.st_mtime_ns // 1_000_000))
-    return found
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries]
+    except FileNotFoundError:
+        return []
+
+
+def _status(info: fs.FileInfo) -> tuple[int, int] | None:
+    if info.type != fs.FileType.File:
+        return None
+    return int(info.size or 0), int((info.mtime_ns or 0) // 1_000_000)

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import Query
 
-from cluster.errors import TableVersionNotFound
 from cluster.identifiers import parse_branch
 from serve_app.dependencies import BranchQuery, Limit, OnDatabase, OnObject, PageToken
 from serve_app.rights import Right
 from serve_app.routing import OperationRouter
+from serve_app.wire.base import check_page_limit
 from serve_app.wire.versions import (
     BatchCommitTablesRequest,
     BatchCommitTablesResponse,
@@ -37,10 +37,11 @@ async def list_table_versions(
 ) -> ListTableVersionsResponse:
     """List a table's version records."""
     table = call.table(Right.READ)
-    records = await call.server.list_versions(table, parse_branch(branch), descending=descending)
-    return ListTableVersionsResponse.page(
-        records, page_token, limit, call.limits, descending=descending
+    size = check_page_limit(limit, call.limits)
+    page = await call.server.list_versions(
+        table, parse_branch(branch), page_token or None, size, descending=descending
     )
+    return ListTableVersionsResponse.of(page)
 
 
 @router.not_built("/{id}/version/create", CreateTableVersionResponse)
@@ -54,11 +55,8 @@ async def describe_table_version(
 ) -> DescribeTableVersionResponse:
     """Describe one version record, the latest unless the request names another."""
     table = call.table(Right.READ)
-    records = await call.server.list_versions(table, parse_branch(body.branch), descending=True)
-    for record in records:
-        if body.version in (None, record.version):
-            return DescribeTableVersionResponse(version=TableVersion.of(record))
-    raise TableVersionNotFound(f"table {table.id} has no record of version {body.version}")
+    record = await call.server.describe_version(table, parse_branch(body.branch), body.version)
+    return DescribeTableVersionResponse(version=TableVersion.of(record))
 
 
 @router.post("/{id}/version/delete")

@@ -1,12 +1,11 @@
 """Version records on the wire."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
 
+from actors.model import Page, VersionRecord
 from actors.model import VersionRange as DomainRange
-from actors.model import VersionRecord
 from cluster.errors import InvalidInput
 from cluster.settings import LimitSettings
 from serve_app.wire.base import (
@@ -19,7 +18,6 @@ from serve_app.wire.base import (
     PagedResponse,
     Version,
     WireModel,
-    check_page_limit,
 )
 from serve_app.wire.tables import (
     DeclareTableRequest,
@@ -57,40 +55,11 @@ class ListTableVersionsResponse(PagedResponse):
     versions: list[TableVersion]
 
     @classmethod
-    def page(
-        cls,
-        records: Sequence[VersionRecord],
-        page_token: str | None,
-        limit: int | None,
-        limits: LimitSettings,
-        *,
-        descending: bool,
-    ) -> "ListTableVersionsResponse":
-        """The records after `page_token`, at most `limit` of them.
-
-        Raises:
-            InvalidInput: a token that no page of a version listing has.
-        """
-        size = check_page_limit(limit, limits)
-        rest = list(records[_position_after(records, page_token, descending) :])
-        shown = rest if size is None else rest[:size]
-        token = str(shown[-1].version) if len(shown) < len(rest) else None
-        return cls(versions=[TableVersion.of(record) for record in shown], page_token=token)
-
-
-def _position_after(
-    records: Sequence[VersionRecord], page_token: str | None, descending: bool
-) -> int:
-    if not page_token:
-        return 0
-    if not (page_token.isascii() and page_token.isdigit()):
-        raise InvalidInput(f"page_token {page_token!r} is not one that a version listing gave")
-    last = int(page_token)
-    # A record may have been deleted since the last page, so positions are found by comparison.
-    for position, record in enumerate(records):
-        if (record.version < last) if descending else (record.version > last):
-            return position
-    return len(records)
+    def of(cls, page: Page[VersionRecord]) -> "ListTableVersionsResponse":
+        """The answer that holds a page."""
+        return cls(
+            versions=[TableVersion.of(record) for record in page.items], page_token=page.page_token
+        )
 
 
 class CreateTableVersionRequest(ObjectRequest):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from actors.model import LATEST, Assignment, InsertMode, Pin, ScanRequest
+from actors.model import LATEST, Assignment, InsertMode, Pin, ScanRequest, VersionRange
 from actors.server import Server
 from cluster.errors import (
     InvalidInput,
@@ -245,3 +245,68 @@ async def test_updates_and_indexes_agree(server: Server) -> None:
     ):
         assert (await server.count_rows(T, LATEST, predicate, None)).count == count
         assert (await server.count_rows(T, LATEST, flat, None)).count == count
+
+
+async def page_of_versions(
+    server: Server, branch: str | None, page_token: str | None, *, descending: bool
+) -> tuple[list[int], str | None]:
+    page = await server.list_versions(T, branch, page_token, 2, descending=descending)
+    return [record.version for record in page.items], page.page_token
+
+
+async def delete_version(server: Server, version: int, branch: str | None = None) -> None:
+    assert await server.delete_versions(T, branch, [VersionRange(version, version + 1)]) == 1
+
+
+@pytest.mark.parametrize("branch", [None, "dev"])
+async def test_pages_of_versions_go_on_when_records_are_deleted_between_them(
+    server: Server, branch: str | None
+) -> None:
+    await make_table(server, T, ROWS)
+    if branch is not None:
+        (await dataset(server)).create_branch(branch, 1)
+    for _ in range(8):
+        await server.insert_rows(T, branch, InsertMode.APPEND, new_key(), ipc(ROWS.slice(0, 1)))
+    everything = await server.list_versions(T, branch, None, None, descending=False)
+    assert [record.version for record in everything.items] == list(range(1, 10))
+    assert everything.page_token is None
+
+    assert await page_of_versions(server, branch, None, descending=False) == ([1, 2], "2")
+    await delete_version(server, 2, branch)
+    await delete_version(server, 3, branch)
+    assert await page_of_versions(server, branch, "2", descending=False) == ([4, 5], "5")
+    await delete_version(server, 9, branch)
+    assert await page_of_versions(server, branch, "5", descending=False) == ([6, 7], "7")
+    assert await page_of_versions(server, branch, "7", descending=False) == ([8], None)
+
+    assert await page_of_versions(server, branch, None, descending=True) == ([8, 7], "7")
+    await delete_version(server, 7, branch)
+    await delete_version(server, 5, branch)
+    assert await page_of_versions(server, branch, "7", descending=True) == ([6, 4], "4")
+    assert await page_of_versions(server, branch, "4", descending=True) == ([1], None)
+    with pytest.raises(InvalidInput):
+        await page_of_versions(server, branch, "x", descending=True)
+
+
+async def test_one_version_is_described(server: Server) -> None:
+    with pytest.raises(TableNotFound):
+        await server.describe_version(T, None, None)
+    await make_table(server, T, ROWS)
+    (await dataset(server)).create_branch("dev", 1)
+    for _ in range(2):
+        await server.insert_rows(T, None, InsertMode.APPEND, new_key(), ipc(ROWS))
+    listed = (await server.list_versions(T, None, None, None, descending=False)).items
+    for version, record in zip((1, 2, 3), listed, strict=True):
+        assert await server.describe_version(T, None, version) == record
+    assert await server.describe_version(T, None, None) == listed[-1]
+    on_dev = await server.describe_version(T, "dev", None)
+    assert (on_dev.version, on_dev.manifest_path.split("/")[:2]) == (1, ["tree", "dev"])
+
+    await delete_version(server, 3)
+    assert await server.describe_version(T, None, None) == listed[1]
+    await server.delete_versions(T, None, [VersionRange(0, -1)])
+    for missing in (None, 0, 2, 3, 4, 2**63 - 1):
+        with pytest.raises(TableVersionNotFound, match=f"no record of version {missing}"):
+            await server.describe_version(T, None, missing)
+    with pytest.raises(TableBranchNotFound):
+        await server.describe_version(T, "nope", None)

@@ -28,12 +28,14 @@ from actors.model import (
     VersionRecord,
 )
 from actors.ports import ArrowReader
+from actors.version_records import page_of_records
 from cluster.errors import (
     NamespaceAlreadyExists,
     NamespaceNotFound,
     TableAlreadyExists,
     TableIndexNotFound,
     TableNotFound,
+    TableVersionNotFound,
     Unauthenticated,
 )
 from cluster.identifiers import ObjectId, TableRef
@@ -257,11 +259,30 @@ class FakeServer(FakeViews):
         return self.indexes[index]
 
     async def list_versions(
-        self, table: TableRef, branch: str | None, *, descending: bool
-    ) -> Sequence[VersionRecord]:
-        self.saw("list_versions", table, branch, descending)
+        self,
+        table: TableRef,
+        branch: str | None,
+        page_token: str | None,
+        limit: int | None,
+        *,
+        descending: bool,
+    ) -> Page[VersionRecord]:
+        self.saw("list_versions", table, branch, page_token, limit, descending)
         self._find(table)
-        return self.versions[::-1] if descending else self.versions
+        records = {record.version: record for record in self.versions}
+        return page_of_records(
+            sorted(records), records.get, page_token, limit, descending=descending
+        )
+
+    async def describe_version(
+        self, table: TableRef, branch: str | None, version: int | None
+    ) -> VersionRecord:
+        self.saw("describe_version", table, branch, version)
+        self._find(table)
+        found = [record for record in self.versions if version in (None, record.version)]
+        if not found:
+            raise TableVersionNotFound(f"table {table.id} has no record of version {version}")
+        return found[-1]
 
     async def delete_versions(
         self, table: TableRef, branch: str | None, ranges: Sequence[VersionRange]

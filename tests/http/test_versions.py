@@ -44,7 +44,7 @@ def listed(client: HttpClient, query: str = "") -> tuple[list[int], str | None]:
 def test_records_are_listed_in_order(client: HttpClient, slash: str) -> None:
     response = client.post(f"/v1/table/t/version/list{slash}?branch=dev")
     assert response.json() == {"versions": [shown(version) for version in (1, 2, 4, 7)]}
-    assert client.server.last == (T, "dev", False)
+    assert client.server.last == (T, "dev", None, None, False)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,24 @@ def test_page_after_the_last_but_one_is_right_when_one_record_is_left(
     assert listed(client, "?page_token=5") == ([], None)
 
 
-@pytest.mark.parametrize("query", ["page_token=x", "page_token=-1", "limit=0", "descending=x"])
+def test_only_a_page_is_asked_for(client: HttpClient) -> None:
+    client.settings = Settings(limits=LimitSettings(page_size_max=3))
+    assert listed(client, "?descending=true&limit=9&page_token=9") == ([7, 4, 2], "2")
+    assert client.server.last == (T, None, "9", 3, True)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "page_token=x",
+        "page_token=-1",
+        "page_token=" + "9" * 5000,
+        "page_token=%C2%B2",
+        "limit=0",
+        "descending=x",
+    ],
+    ids=lambda query: query[:20],
+)
 def test_malformed_listing_is_refused(client: HttpClient, query: str) -> None:
     name = query.partition("=")[0]
     assert_problem(client.post(f"/v1/table/t/version/list?{query}"), 400, 13, name)
@@ -88,7 +105,7 @@ def test_malformed_listing_is_refused(client: HttpClient, query: str) -> None:
 def test_one_record_is_described(client: HttpClient, body: Any, version: int) -> None:
     response = client.post("/v1/table/t/version/describe", {**body, "branch": "dev"})
     assert response.json() == {"version": shown(version)}
-    assert client.server.last == (T, "dev", True)
+    assert client.server.last == (T, "dev", body.get("version"))
 
 
 @pytest.mark.parametrize("version", [0, 3, 8])
