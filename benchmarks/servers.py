@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -31,8 +31,10 @@ class RunningServer:
 
 
 @contextmanager
-def destrier(root: Path) -> Iterator[RunningServer]:
+def destrier(root: Path, environment: Mapping[str, str] | None = None) -> Iterator[RunningServer]:
     """Destrier with its defaults and with authentication on; its log is shown if anything fails.
+
+    `environment` is what is not as by default.
 
     Raises:
         RuntimeError: it did not start.
@@ -48,7 +50,7 @@ def destrier(root: Path) -> Iterator[RunningServer]:
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command,
-            env={**inherited, "DESTRIER_ADMIN_KEY": key},
+            env={**inherited, **(environment or {}), "DESTRIER_ADMIN_KEY": key},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
