@@ -1,6 +1,6 @@
 """Jobs as callers see them: what was asked, how far it is, how it ended.
 
-Frozen and picklable; they cross processes and are stored as JSON (jobs_json.py). Times are
+Frozen and picklable; they cross processes and are stored as JSON (stored_json.py). Times are
 milliseconds since 1970. Nothing here holds a credential.
 """
 

@@ -28,7 +28,7 @@ from actors.model import (
     TableRecord,
     VersionRecord,
 )
-from actors.sql import prepare_expression, prepare_predicate
+from actors.sql import Expression, prepare_expression, prepare_predicate
 from actors.storage import Storage
 from actors.version_records import VersionRecords
 from cluster.clock import Clock
@@ -47,7 +47,8 @@ from udtf.lance_errors import translate
 T = TypeVar("T")
 _THREADS = 16
 # A batch costs Lance as much as thousands of comparisons of numbers: a count of a million rows took
-# two thirds of the time with the most rows named here. The least is Lance's own choice.
+# two thirds of the time with the most rows named here. The least is Lance's own choice. It reads
+# some tens of batches ahead, so that a count takes some tens of these bytes.
 _BATCH_ROWS_MIN, _BATCH_ROWS_MAX = 8_192, 65_536
 _BATCH_BYTES = 1 << 20
 
@@ -155,7 +156,7 @@ class Reads:
                 columns=[],
                 with_row_address=True,
                 filter=prepared.sql,
-                batch_size=_batch_rows(dataset.schema, prepared.columns),
+                batch_size=_batch_rows(dataset.schema, prepared),
                 scan_in_order=False,
             )
             return Counted(int(scanner.count_rows()), version)
@@ -186,9 +187,9 @@ class Reads:
         """The version that a read is to see, for readers elsewhere."""
         record = await self.find_table(table)
         state = self._cached_state(record, pin)
-        dataset = state.dataset if state else await self.in_thread(self.open, record, pin)
-        rows = int(dataset.count_rows())
-        return ScanTarget(record.location.uri, pin.branch, int(dataset.version), rows)
+        if state is not None:
+            return _target(record, pin, state.dataset)
+        return await self.in_thread(lambda: _target(record, pin, self.open(record, pin)))
 
     async def describe_table(
         self, table: TableRef, pin: Pin, *, detailed: bool
@@ -278,7 +279,8 @@ class Reads:
 
         found = await self.in_thread(read)
         if found is None:
-            raise TableVersionNotFound(f"table {table.id} has no record of version {version}")
+            what = "version records" if version is None else f"record of version {version}"
+            raise TableVersionNotFound(f"table {table.id} has no {what}")
         return found
 
     # --- states -----------------------------------------------------------------------------------
@@ -356,11 +358,16 @@ class Reads:
             call.exception()
 
 
-def _batch_rows(schema: pa.Schema, columns: frozenset[str]) -> int | None:
-    """Rows of these columns to read at a time; None, Lance's choice, where a row may be of any
+def _target(record: TableRecord, pin: Pin, dataset: Any) -> ScanTarget:
+    rows = int(dataset.count_rows())
+    return ScanTarget(record.location.uri, pin.branch, int(dataset.version), rows)
+
+
+def _batch_rows(schema: pa.Schema, predicate: Expression) -> int | None:
+    """Rows to read at a time for a predicate; None, Lance's choice, where a row may be of any
     size."""
-    types = [schema.field(name).type for name in columns]
-    if not all(pa.types.is_primitive(it) for it in types):
+    types = [schema.field(name).type for name in predicate.columns]
+    if predicate.makes_values or not all(pa.types.is_primitive(it) for it in types):
         return None
     row_bits: int = max(1, sum(it.bit_width for it in types))
     return min(max(8 * _BATCH_BYTES // row_bits, _BATCH_ROWS_MIN), _BATCH_ROWS_MAX)

@@ -114,7 +114,7 @@ def catch_up(staged: Staged, latest: Any, base_uri: str, storage: Storage) -> St
     fragments = {item.fragment_id: item.metadata for item in latest.get_fragments()}
     for item in before.get_fragments():
         now = fragments.get(item.fragment_id)
-        if now is None or now.to_json() != item.metadata.to_json():
+        if now != item.metadata:
             raise CommitConflict("another writer changed the rows that were looked at")
     if field_ids(latest) != field_ids(before) or latest.schema != before.schema:
         raise CommitConflict("another writer changed the table's columns")

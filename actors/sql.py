@@ -63,10 +63,15 @@ _REMEMBERED_COLUMNS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression as Lance is to read it, and the top-level columns that it reads."""
+    """An expression as Lance is to read it, and the top-level columns that it reads.
+
+    `makes_values` says that it has calls, casts or ||: what it compares may be larger than what is
+    in the columns.
+    """
 
     sql: str
     columns: frozenset[str]
+    makes_values: bool
 
 
 def prepare_predicate(
@@ -106,7 +111,7 @@ def _prepare(
         raise InvalidInput(f"{what} is longer than {limits.sql_characters_max} characters")
     try:
         if len(text) <= _REMEMBERED_CHARACTERS_MAX and len(schema) <= _REMEMBERED_COLUMNS_MAX:
-            return _remembered(text, schema, limits, system_columns)
+            return _remembered(text, schema.remove_metadata(), limits, system_columns)
         return _Rewriter(text, schema, limits, system_columns).rewrite()
     except InvalidInput as error:
         raise InvalidInput(f"{what}: {error.message}") from error.__cause__
@@ -164,6 +169,7 @@ class _Rewriter:
         self._wants_value = True
         # Type of the value that was read last, if it is known.
         self._type: pa.DataType | None = None
+        self._makes_values = False
 
     def rewrite(self) -> Expression:
         """The text rewritten; errors as in prepare_predicate."""
@@ -181,7 +187,8 @@ class _Rewriter:
         if self._wants_value:
             raise InvalidInput("it ends where a value is expected")
         self._size.finish()
-        return Expression(f"({self._source.rewritten()})", frozenset(self._names.columns))
+        columns = frozenset(self._names.columns)
+        return Expression(f"({self._source.rewritten()})", columns, self._makes_values)
 
     # --- where a value is expected ----------------------------------------------------------------
 
@@ -312,6 +319,7 @@ class _Rewriter:
         elif token.text in BINARY:
             self._source.keep_apart()
             self._size.operator(arithmetic=token.text in ARITHMETIC)
+            self._makes_values |= token.text == "||"
             self._wants_value = True
         elif token.text == ",":
             if not self._open or self._open[-1].kind not in _HOLDS_COMMAS:
@@ -324,6 +332,7 @@ class _Rewriter:
             self._begin(_Kind.SUBSCRIPT, token, picks_from=self._type)
         elif token.text == "::":
             self._size.cast()
+            self._makes_values = True
             take_type_after_colons(self._source)
             self._type = None
         elif token.text == "." and self._source.sign(-2) in (")", "]"):
@@ -401,6 +410,7 @@ class _Rewriter:
         picks_from: pa.DataType | None = None,
     ) -> None:
         is_call = kind in (_Kind.CALL, _Kind.CASE)
+        self._makes_values |= is_call
         in_call = self._in_call or (is_call and name not in TRANSPARENT_CALLS)
         if wrap:
             self._source.insert(token.start, "coalesce(")

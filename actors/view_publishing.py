@@ -26,7 +26,6 @@ from actors.lance_store import (
     field_ids,
     file_name,
     fragments_from_json,
-    fragments_to_json,
     missing_files,
     sync_deletions,
 )
@@ -173,8 +172,8 @@ def _commit(
         read_version=int(dataset.version),
         seen=frozenset(),
         removed=tuple(eviction.removed),
-        updated=fragments_to_json(eviction.updated),
-        new=fragments_to_json(fragments),
+        updated=tuple(eviction.updated),
+        new=tuple(fragments),
     )
     properties = {
         REFRESH_PROPERTY: canonical_json(request.watermark.to_json()),

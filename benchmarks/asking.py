@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.servers import RunningServer
-from benchmarks.tables import ROW_SCHEMA, rows, stream_of
+from benchmarks.tables import ARROW_TYPE, ROW_SCHEMA, TIMEOUT_S, rows, stream_of
 
 # Entries of the pages that are asked for.
 PAGE = 10
 _JSON = {"content-type": "application/json"}
-_ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
-_TIMEOUT_S = 120.0
+_ARROW = {"content-type": ARROW_TYPE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Asker:
     def __init__(self, server: RunningServer) -> None:
         self.wrong: list[str] = []
         self._key = server.api_key
-        self._connection = http.client.HTTPConnection(*server.address, timeout=_TIMEOUT_S)
+        self._connection = http.client.HTTPConnection(*server.address, timeout=TIMEOUT_S)
 
     def post(
         self, path: str, database: str, body: bytes = b"{}", kind: Mapping[str, str] = _JSON
@@ -117,7 +116,7 @@ class AskedTable:
     def count(self) -> float:
         """Count its rows."""
         answer = self._post("count_rows")
-        self._check("rows", answer.json(), self.rows)
+        self._check("rows", answer.json(), self.row_count)
         return answer.ms
 
     def count_first(self) -> float:
@@ -151,7 +150,7 @@ class AskedTable:
         return answer.ms
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """How many rows it has."""
         return self.first * self.copies + self.inserted
 

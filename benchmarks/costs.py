@@ -31,7 +31,7 @@ from benchmarks.servers import destrier
 from benchmarks.tables import rows
 
 DOCS = Path(__file__).parents[1] / "docs"
-PICTURE = "growth.png"
+PICTURE = "costs.png"
 # All sizes take turns so often, so that a slow minute of the machine is not one size's.
 ROUNDS = 3
 WARM_UP = 1

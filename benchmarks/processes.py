@@ -69,6 +69,15 @@ def cpu_seconds(pid: int) -> float:
     return total
 
 
+def memory_bytes(pid: int) -> int:
+    """Memory of the process and all that it started; what they share counts once."""
+    total = 0
+    for member in process_tree(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += psutil.Process(member).memory_full_info().pss
+    return total
+
+
 def _resident_bytes(pid: int) -> int:
     """0 for a process that has ended."""
     try:

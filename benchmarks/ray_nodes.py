@@ -19,6 +19,8 @@ from typing import Self
 
 import psutil  # type: ignore[import-untyped]
 
+from benchmarks.servers import inherited_environment
+
 _OBJECT_STORE_BYTES = 256 << 20
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 60.0
@@ -42,7 +44,6 @@ class Node:
     """One node; `pid` is the process that started its others."""
 
     pid: int
-    cores: Sequence[int]
     # By name Daft's worker is known while it does nothing: else it has that of its task.
     _daft_pids: set[int] = field(default_factory=set)
 
@@ -75,7 +76,6 @@ class _Counters:
 class RayNodes:
     """Nodes that run; `environment` is what a process joins them with."""
 
-    address: str
     nodes: Sequence[Node]
     environment: Mapping[str, str]
 
@@ -113,13 +113,8 @@ def ray_nodes(count: int) -> Iterator[RayNodes]:
     Raises:
         RuntimeError: one did not start.
     """
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DESTRIER_", "RAY_"))
-    }
     joining = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    environment = {**inherited, **joining, **_ENVIRONMENT}
+    environment = {**inherited_environment(), **joining, **_ENVIRONMENT}
     subnet = f"127.{1 + secrets.randbelow(254)}.{secrets.randbelow(256)}"
     started: list[subprocess.Popen[bytes]] = []
     # Ray's sockets are in there, and their paths may not be long.
@@ -136,8 +131,8 @@ def ray_nodes(count: int) -> Iterator[RayNodes]:
             for process, folder in zip(started, folders, strict=True):
                 _address(process, folder)
             pids = [process.pid for process in started]
-            nodes = [Node(*each) for each in zip(pids, shares, strict=True)]
-            yield RayNodes(address, nodes, {**joining, "DESTRIER_RAY_ADDRESS": address})
+            nodes = [Node(pid) for pid in pids]
+            yield RayNodes(nodes, {**joining, "DESTRIER_RAY_ADDRESS": address})
         finally:
             _stop(started)
 

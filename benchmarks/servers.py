@@ -40,17 +40,11 @@ def destrier(root: Path, environment: Mapping[str, str] | None = None) -> Iterat
         RuntimeError: it did not start.
     """
     key = secrets.token_urlsafe(24)
-    # Settings of whoever measures are not the defaults.
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DESTRIER_", "RAY_"))
-    }
     command = [sys.executable, "-m", "serve_app", "serve", "--root", str(root), "--port", "0"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command,
-            env={**inherited, **(environment or {}), "DESTRIER_ADMIN_KEY": key},
+            env={**inherited_environment(), **(environment or {}), "DESTRIER_ADMIN_KEY": key},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -70,6 +64,15 @@ def destrier(root: Path, environment: Mapping[str, str] | None = None) -> Iterat
             raise
         finally:
             _stop(process)
+
+
+def inherited_environment() -> dict[str, str]:
+    """The environment without the settings of whoever measures, which are not the defaults."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DESTRIER_", "RAY_"))
+    }
 
 
 def _wait_until_ready(process: "subprocess.Popen[str]") -> str | None:

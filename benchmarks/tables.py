@@ -25,8 +25,8 @@ UPLOAD_SCHEMA = pa.schema(
     [("number", pa.int64()), ("vector", pa.list_(pa.float32(), _VECTOR_DIMENSIONS))]
 )
 _UPLOAD_BATCH_ROWS = 8_192
-_ARROW = "application/vnd.apache.arrow.stream"
-_TIMEOUT_S = 120.0
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
+TIMEOUT_S = 120.0
 
 
 class Tables:
@@ -38,17 +38,17 @@ class Tables:
         self._client = httpx.Client(
             base_url=f"http://{host}:{port}",
             headers={"x-api-key": server.api_key},
-            timeout=_TIMEOUT_S,
+            timeout=TIMEOUT_S,
             trust_env=False,
         )
 
     def create(self, name: str, data: bytes) -> None:
         """Make a table of an Arrow stream."""
-        self._post(name, "create", data, _ARROW)
+        self._post(name, "create", data, ARROW_TYPE)
 
     def insert(self, name: str, data: bytes) -> None:
         """Append an Arrow stream."""
-        self._post(name, "insert", data, _ARROW)
+        self._post(name, "insert", data, ARROW_TYPE)
 
     def drop(self, name: str) -> None:
         """Drop the table."""
@@ -124,13 +124,13 @@ def insert_request(server: RunningServer, name: str) -> Request:
     body = stream_of(rows([_MARK]))
     before, mark, after = body.partition(_MARK.to_bytes(8, "little"))
     assert mark and mark not in after
-    head = _table_head(server, name, "insert", _ARROW, len(body))
+    head = _table_head(server, name, "insert", ARROW_TYPE, len(body))
     return Request(head, b"\r\n\r\n" + before, after)
 
 
 def upload_head(server: RunningServer, name: str, size: int) -> bytes:
     """The head of an insert of `size` bytes."""
-    return _table_head(server, name, "insert", _ARROW, size) + b"0000000000000000\r\n\r\n"
+    return _table_head(server, name, "insert", ARROW_TYPE, size) + b"0000000000000000\r\n\r\n"
 
 
 def _table_head(server: RunningServer, name: str, verb: str, content_type: str, size: int) -> bytes:

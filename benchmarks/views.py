@@ -30,6 +30,7 @@ import lance
 import pyarrow as pa
 
 from benchmarks.servers import RunningServer, destrier
+from benchmarks.tables import ARROW_TYPE
 from udtf import ViewClient, chunker
 
 TASK_ROWS = 1_024
@@ -37,7 +38,6 @@ TASK_ROWS = 1_024
 POLL_S = 0.1
 # What came before has ended by then; a refresh begins on a server that does nothing else.
 SETTLE_S = 2.0
-_ARROW = "application/vnd.apache.arrow.stream"
 _TIMEOUT_S = 900.0
 
 
@@ -115,7 +115,7 @@ class Bench:
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table, max_chunksize=65_536)
-        self._post(f"/v1/table/{name}/create", content=sink.getvalue(), kind=_ARROW)
+        self._post(f"/v1/table/{name}/create", content=sink.getvalue(), kind=ARROW_TYPE)
         location: str = self._post(f"/v1/table/{name}/describe", content=b"{}")["location"]
         return location
 

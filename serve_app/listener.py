@@ -55,7 +55,7 @@ class Listener:
 
         Raises:
             InvalidInput: the host is unknown.
-        ServiceUnavailable: the address cannot be listened on.
+            ServiceUnavailable: the address cannot be listened on.
         """
         listening = listen_shared(self._settings.host, self._settings.port)
         port: int = listening.getsockname()[1]

@@ -6,8 +6,8 @@ process of the code, from task to task; all of a driver's workers end with the d
 
 import pickle
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import ray
 
@@ -38,11 +38,13 @@ def run_tasks(
         _do_items
     )
     host = ray.put(pickle.dumps(spec))
-    waiting = deque(pickled_calls(items, pool.items_per_call(len(items))))
+    calls = pickled_calls(items, pool.items_per_call(len(items)))
     running: list[ray.ObjectRef[list[str]]] = []
-    while waiting or running:
-        while waiting and len(running) < pool.workers:
-            running.append(task.remote(host, pool.children, waiting.popleft()))
+    while True:
+        for call in islice(calls, pool.workers - len(running)):
+            running.append(task.remote(host, pool.children, call))
+        if not running:
+            return
         ended, running = ray.wait(running, timeout=poll_s)
         if not ended:
             yield None

@@ -37,7 +37,7 @@ def expand(source):
         "id": rows, "gpus": [gpus] * len(rows), "pid": [os.getpid()] * len(rows)
     })
 """
-# Computes until as many processes as there are workers do so, and a moment longer.
+# Computes until as many processes as there are workers do so.
 MEET = """
 import os, pathlib, time
 import pyarrow as pa
@@ -80,7 +80,7 @@ def lab(ray: Any, tmp_path: Path) -> Lab:
 
 @pytest.fixture
 def daft_lab(lab: Lab) -> Lab:
-    """Its refreshes are Daft's."""
+    """Its refreshes are Daft's, but for those whose workers ask for a part of a CPU."""
     lab.settings = Settings.model_validate({"views": {"daft_items_min": 1, "concurrency": 1}})
     return lab
 

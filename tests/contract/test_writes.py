@@ -160,6 +160,25 @@ async def test_dictionaries_of_small_indices_may_hold_more_values_together(serve
     assert Counter(found) == {str(number): 2 for number in range(800)}
 
 
+async def test_rows_that_fit_one_by_one_only_are_committed_one_by_one(server: Server) -> None:
+    await make_table(server, T, pa.table({"word": ["a"]}))
+    record = await server.catalog(DATABASE).find_table(T.id)
+
+    def encoded(first: int) -> pa.Table:
+        values = [str(number) for number in range(first, first + 100)]
+        indices = pa.array(range(100), pa.int8())
+        return pa.table({"word": pa.DictionaryArray.from_arrays(indices, values)})
+
+    # Another program may keep indices of 8 bits, which name 128 values in one fragment.
+    lance.write_dataset(encoded(0), record.location.uri, mode="overwrite")
+    await asyncio.gather(*(insert(server, encoded(100 * part)) for part in range(1, 8)))
+    stream = await server.scan(T, LATEST, ScanRequest(), None)
+    found = [value for batch in stream.batches() for value in batch.column("word").to_pylist()]
+    assert sorted(found) == sorted(str(number) for number in range(800))
+    with pytest.raises(InvalidInput, match=r"larger index type.*send fewer"):
+        await insert(server, pa.concat_tables([encoded(0), encoded(100)]))
+
+
 async def test_an_empty_insert_commits_no_rows(server: Server) -> None:
     await make_table(server, T, ROWS)
     commit = await insert(server, ROWS.slice(0, 0))

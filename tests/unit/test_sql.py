@@ -449,6 +449,22 @@ def test_text_is_refused_when_it_is_too_long() -> None:
         prepare_predicate("id = 1234", SCHEMA, limits)
 
 
+@pytest.mark.parametrize(
+    ("text", "makes_values"),
+    [
+        ("id = 1 and not (id + 2 * id > 3) or id in (1, 2)", False),
+        ("id between 1 and 2 or id is null", False),
+        ("length(repeat('x', id)) > 3", True),
+        ("case when id = 1 then true else false end", True),
+        ("'a' || 'b' = 'ab'", True),
+        ("cast(id as varchar) = '1'", True),
+        ("id::varchar = '1'", True),
+    ],
+)
+def test_expressions_say_whether_they_make_values(text: str, makes_values: bool) -> None:
+    assert prepare_predicate(text, SCHEMA, LIMITS).makes_values is makes_values
+
+
 def test_the_same_text_means_something_else_on_another_table() -> None:
     other = pa.schema([("ID", pa.int64())])
     for _ in range(2):
