@@ -17,7 +17,7 @@ What Lance 14.0.2 reads otherwise than a caller would, and what is done about it
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
 from typing import NoReturn
@@ -111,18 +111,34 @@ def _prepare(
         raise InvalidInput(f"{what} is longer than {limits.sql_characters_max} characters")
     try:
         if len(text) <= _REMEMBERED_CHARACTERS_MAX and len(schema) <= _REMEMBERED_COLUMNS_MAX:
-            return _remembered(text, schema.remove_metadata(), limits, system_columns)
+            return _remembered(_Asked.of(text, schema, limits, system_columns))
         return _Rewriter(text, schema, limits, system_columns).rewrite()
     except InvalidInput as error:
         raise InvalidInput(f"{what}: {error.message}") from error.__cause__
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What an expression is made of; schemas with extension types have no hash, their bytes do."""
+
+    text: str
+    schema_ipc: bytes
+    limits: LimitSettings
+    system_columns: frozenset[str]
+    schema: pa.Schema = field(compare=False)
+
+    @staticmethod
+    def of(
+        text: str, schema: pa.Schema, limits: LimitSettings, system_columns: frozenset[str]
+    ) -> "_Asked":
+        plain = schema.remove_metadata()
+        return _Asked(text, plain.serialize().to_pybytes(), limits, system_columns, plain)
+
+
 @lru_cache(_REMEMBERED_MAX)
-def _remembered(
-    text: str, schema: pa.Schema, limits: LimitSettings, system_columns: frozenset[str]
-) -> Expression:
+def _remembered(asked: _Asked) -> Expression:
     """As rewritten before: programs ask with the same text again and again."""
-    return _Rewriter(text, schema, limits, system_columns).rewrite()
+    return _Rewriter(asked.text, asked.schema, asked.limits, asked.system_columns).rewrite()
 
 
 class _Kind(Enum):

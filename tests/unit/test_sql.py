@@ -472,6 +472,15 @@ def test_the_same_text_means_something_else_on_another_table() -> None:
         assert prepare_predicate("id = 1", other, LIMITS).sql == "(`ID` = 1)"
 
 
+def test_columns_of_types_that_cannot_be_hashed_are_read() -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), lance.blob_field("blob")])
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(schema)
+    for _ in range(2):
+        prepared = prepare_predicate("ID = 1 and blob is not null", schema, LIMITS)
+        assert prepared.columns == {"id", "blob"}
+
+
 def test_a_text_that_was_read_before_is_still_refused_where_less_is_allowed() -> None:
     text = "id = 1 or id = 2 or id = 3"
     prepare_predicate(text, SCHEMA, LIMITS)
