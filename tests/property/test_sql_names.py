@@ -106,7 +106,7 @@ def test_name_in_another_case_is_found_only_when_one_fits(
 @given(text=soups())
 def test_no_text_gets_out_of_its_parentheses(table: Any, text: str) -> None:
     try:
-        prepared = prepare_predicate(text, SCHEMA, LIMITS)
+        prepared = prepare_predicate(text, SCHEMA, LIMITS).sql
     except DestrierError:
         return
     try:
@@ -120,8 +120,8 @@ def test_no_text_gets_out_of_its_parentheses(table: Any, text: str) -> None:
 @given(text=soups())
 def test_prepared_text_is_prepared_already(text: str) -> None:
     try:
-        once = prepare_predicate(text, SCHEMA, LIMITS)
-        twice = prepare_predicate(once, SCHEMA, LIMITS)
+        once = prepare_predicate(text, SCHEMA, LIMITS).sql
+        twice = prepare_predicate(once, SCHEMA, LIMITS).sql
     except DestrierError:
         return
     assert twice == f"({once})"
@@ -151,9 +151,10 @@ def test_field_of_any_name_is_read_by_lance(
     for name, number in values.items():
         path = format_field_path([column, name])
         assert (
-            dataset.count_rows(prepare_predicate(f"{path} = {number}", table.schema, LIMITS)) == 1
+            dataset.count_rows(prepare_predicate(f"{path} = {number}", table.schema, LIMITS).sql)
+            == 1
         )
-        in_call = prepare_predicate(f"abs(({path})) = {number}", table.schema, LIMITS)
+        in_call = prepare_predicate(f"abs(({path})) = {number}", table.schema, LIMITS).sql
         assert dataset.count_rows(in_call) == 1
 
 
