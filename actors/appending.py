@@ -11,6 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from actors.arrow_types import has_dictionary
 from actors.conform import check_new_schema, conform_table, read_stream
 from actors.freshness import TableHandle
 from actors.guards import refuse_view, without_reserved
@@ -160,8 +161,7 @@ def _in_few_chunks(members: Sequence[_Member]) -> pa.Table:
         raise InvalidInput(f"the rows cannot be joined: {error}; send fewer at a time") from error
     # Of chunks Lance joins dictionaries itself, as it does for rows that were streamed: queries can
     # answer only where the dictionaries of all fragments are alike.
-    has_dictionaries = any("dictionary<" in str(column.type) for column in rows.schema)
-    return rows if has_dictionaries else joined
+    return rows if any(has_dictionary(column.type) for column in rows.schema) else joined
 
 
 def overwrite(target: Target, key: RequestKey, body: bytes) -> Commit:

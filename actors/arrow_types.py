@@ -56,6 +56,15 @@ def children_of(type_: pa.DataType) -> list[pa.Field]:
     return [bare.field(i) for i in range(bare.num_fields)]
 
 
+def has_dictionary(type_: pa.DataType) -> bool:
+    """Whether values, or values inside them, are indices of a dictionary."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return has_dictionary(type_.storage_type)
+    return bool(types.is_dictionary(type_)) or any(
+        has_dictionary(child.type) for child in children_of(type_)
+    )
+
+
 def decode_texts(fields: list[pa.Field]) -> None:
     """Decode every text of a schema; UnicodeDecodeError if one is not UTF-8.
 

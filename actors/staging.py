@@ -248,7 +248,7 @@ def _stage_columns(
             updated.append(metadata)
             fields.update(modified)
             offsets[int(owner)] = matched
-    sync_data_files(base_uri, [fragment for fragment in updated], storage)
+    sync_data_files(base_uri, updated, storage)
     return StagedRewrite(
         read_version=int(dataset.version),
         seen=frozenset(fragments),

@@ -88,11 +88,24 @@ def insert_and_count(tables: dict[int, AskedTable]) -> Operation:
     return Operation(names, lambda n: (tables[n].insert(), tables[n].count()), WRITES)
 
 
-def start_owners(tables: Iterable[AskedTable]) -> None:
-    """Have the server start what it starts for a table that is written to."""
-    for table in tables:
+def measured(
+    name: str,
+    tables: dict[int, AskedTable],
+    operations: Iterable[Operation],
+    writing: Operation,
+) -> Axis:
+    """The curves of operations that need no owner of the tables, which were just made, and of one
+    that does; the tables end here."""
+    sizes = tuple(tables)
+    time.sleep(SETTLE_S)
+    axis = Axis(name, measure(sizes, operations))
+    # Has the server start what it starts for a table that is written to.
+    for table in tables.values():
         table.insert()
     time.sleep(SETTLE_S)
+    axis.curves += measure(sizes, [writing])
+    end(axis, tables)
+    return axis
 
 
 # --- rows per request -----------------------------------------------------------------------------
@@ -103,16 +116,12 @@ def by_rows(asker: Asker, sizes: Sequence[int]) -> Axis:
     tables = {size: AskedTable(asker, f"rows_{size}", size) for size in sizes}
     for table in tables.values():
         table.create()
-    time.sleep(SETTLE_S)
     reads = (
         read("query", lambda n: tables[n].query()),
         read("count_rows by predicate", lambda n: tables[n].count_first()),
     )
-    axis = Axis("rows per request", measure(sizes, reads))
-    start_owners(tables.values())
-    axis.curves += measure(sizes, [write("insert", lambda n: tables[n].insert(n))])
-    end(axis, tables)
-    return axis
+    inserting = write("insert", lambda n: tables[n].insert(n))
+    return measured("rows per request", tables, reads, inserting)
 
 
 # --- versions of a table --------------------------------------------------------------------------
@@ -124,17 +133,12 @@ def by_versions(asker: Asker, sizes: Sequence[int]) -> Axis:
     for table in tables.values():
         table.create()
         make_versions(table.open(), table.version)
-    time.sleep(SETTLE_S)
     reads = (
         read("describe_table", lambda n: tables[n].describe()),
         read("count_rows", lambda n: tables[n].count()),
         read("list_versions", lambda n: tables[n].list_versions()),
     )
-    axis = Axis("versions of a table", measure(sizes, reads))
-    start_owners(tables.values())
-    axis.curves += measure(sizes, [insert_and_count(tables)])
-    end(axis, tables)
-    return axis
+    return measured("versions of a table", tables, reads, insert_and_count(tables))
 
 
 def make_versions(dataset: lance.LanceDataset, count: int) -> None:
@@ -161,17 +165,12 @@ def by_fragments(asker: Asker, sizes: Sequence[int]) -> Axis:
         if size > 1:
             link_fragments(table.open(), size)
             table.version += 1
-    time.sleep(SETTLE_S)
     reads = (
         read("describe_table", lambda n: tables[n].describe()),
         read("count_rows by predicate", lambda n: tables[n].count_first()),
         read("query of 10 rows", lambda n: tables[n].query()),
     )
-    axis = Axis("fragments of a table", measure(sizes, reads))
-    start_owners(tables.values())
-    axis.curves += measure(sizes, [insert_and_count(tables)])
-    end(axis, tables)
-    return axis
+    return measured("fragments of a table", tables, reads, insert_and_count(tables))
 
 
 def large_rows() -> pa.Table:
@@ -205,22 +204,18 @@ def link_fragments(dataset: lance.LanceDataset, count: int) -> None:
 def by_tables(asker: Asker, sizes: Sequence[int]) -> Axis:
     """Namespaces of tables of one row, each in a database of its own."""
     tables = {size: make_tables(asker, size) for size in sizes}
-    time.sleep(SETTLE_S)
-    reads = (
-        read("list_tables", lambda n: list_tables(tables[n], n)),
-        read("describe_table", lambda n: tables[n].describe()),
-    )
-    axis = Axis("tables of a namespace", measure(sizes, reads))
     creating = Operation(
         ("create_table", "list_tables after create"),
         lambda n: create_and_list(tables[n], n),
         WRITES,
     )
-    axis.curves += measure(sizes, [creating])
-    start_owners(tables.values())
-    axis.curves += measure(sizes, [write("insert", lambda n: tables[n].insert())])
-    end(axis, tables)
-    return axis
+    of_the_namespace = (
+        read("list_tables", lambda n: list_tables(tables[n], n)),
+        read("describe_table", lambda n: tables[n].describe()),
+        creating,
+    )
+    inserting = write("insert", lambda n: tables[n].insert())
+    return measured("tables of a namespace", tables, of_the_namespace, inserting)
 
 
 def make_tables(asker: Asker, count: int) -> AskedTable:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.processes import cpu_seconds, memory_bytes, process_tree
+from benchmarks.processes import MB, cpu_seconds, memory_bytes, process_tree
 from benchmarks.report import print_verdict
 from benchmarks.servers import destrier
 from benchmarks.tables import Tables
@@ -26,7 +26,6 @@ FIRST_ANSWER_S_MAX = 12.0
 CPU_PERCENT_MAX = 10.0
 # What a start leaves to be done has been done by then.
 SETTLES_S = 15.0
-MB = 1e6
 
 
 def main() -> int:

@@ -3,13 +3,14 @@
 import contextlib
 import resource
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self
 
 import psutil  # type: ignore[import-untyped]
 
 SAMPLE_INTERVAL_S = 0.02
+MB = 1e6
 _PAGE_BYTES = resource.getpagesize()
 
 
@@ -61,20 +62,20 @@ def replicas(pid: int) -> list[int]:
 
 def cpu_seconds(pid: int) -> float:
     """Processor time that the process and all that it started have used so far."""
+    return _total(pid, lambda process: sum(process.cpu_times()[:2]))
+
+
+def memory_bytes(pid: int) -> float:
+    """Memory of the process and all that it started; what they share counts once."""
+    return _total(pid, lambda process: process.memory_full_info().pss)
+
+
+def _total(pid: int, of: Callable[[psutil.Process], float]) -> float:
+    """The sum over the process and all that it started; those that have ended count nothing."""
     total = 0.0
     for member in process_tree(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
-            times = psutil.Process(member).cpu_times()
-            total += times.user + times.system
-    return total
-
-
-def memory_bytes(pid: int) -> int:
-    """Memory of the process and all that it started; what they share counts once."""
-    total = 0
-    for member in process_tree(pid):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += psutil.Process(member).memory_full_info().pss
+            total += of(psutil.Process(member))
     return total
 
 

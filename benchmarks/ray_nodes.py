@@ -19,6 +19,7 @@ from typing import Self
 
 import psutil  # type: ignore[import-untyped]
 
+from benchmarks.processes import MB
 from benchmarks.servers import inherited_environment
 
 _OBJECT_STORE_BYTES = 256 << 20
@@ -36,7 +37,6 @@ _ENVIRONMENT = {
     # For half a minute nodes would look for others to take over what they do.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
 }
-MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,7 @@ def ray_nodes(count: int) -> Iterator[RayNodes]:
                 address = address or _address(started[0], folder)
             for process, folder in zip(started, folders, strict=True):
                 _address(process, folder)
-            pids = [process.pid for process in started]
-            nodes = [Node(pid) for pid in pids]
+            nodes = [Node(process.pid) for process in started]
             yield RayNodes(nodes, {**joining, "DESTRIER_RAY_ADDRESS": address})
         finally:
             _stop(started)

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import servers
-from benchmarks.processes import MemoryWatch, replicas
+from benchmarks.processes import MB, MemoryWatch, replicas
 from benchmarks.report import ratio_in_turns
 from benchmarks.servers import RunningServer
 from benchmarks.tables import Tables, rows, stream_of
@@ -37,7 +37,6 @@ TENTHS = 10
 _WRITTEN_AT_ONCE = 500_000
 _COPIED_BYTES = 1 << 20
 _TIMEOUT_S = 300.0
-MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from benchmarks import load, servers
 from benchmarks.ceiling import trivial_server
 from benchmarks.load import Address, Load, Measured, Request
 from benchmarks.local_write import LocalWrite, LocalWriter
-from benchmarks.processes import MemoryWatch, cpu_seconds, process_tree, replicas
+from benchmarks.processes import MB, MemoryWatch, cpu_seconds, process_tree, replicas
 from benchmarks.report import Point, Report, Side, Upload, UploadRound
 from benchmarks.servers import RunningServer
 from benchmarks.tables import (
@@ -64,7 +64,6 @@ SETTLE_S = 2.0
 COLD_S = 6.0
 # Over the peer's bound of 2 MiB.
 REFUSED_BYTES = 3 << 20
-MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)

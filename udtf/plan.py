@@ -1,4 +1,4 @@
-"""Runs work items on this machine or on a cluster: many with Daft, a few as plain tasks of Ray.
+"""Runs work items on this machine or on a cluster: with Daft, or as plain tasks of Ray.
 
 Statuses come as items end, in no order.
 """

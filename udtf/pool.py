@@ -18,7 +18,7 @@ _CALLS_PER_WORKER_MIN = 24
 class Pool:
     """How many workers, what each asks for, and its child processes.
 
-    On Ray, fewer items than `daft_items_min` are tasks of Ray.
+    On Ray, fewer items than `daft_items_min` are tasks of Ray, as `is_daft` says.
     """
 
     runner: Runner

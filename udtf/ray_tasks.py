@@ -1,7 +1,8 @@
 """Runs work items as plain tasks of Ray, which workers that have run one begin within milliseconds.
 
-For refreshes that would end before a pool of Daft's has started. A worker keeps its host, with the
-process of the code, from task to task; all of a driver's workers end with the driver.
+For refreshes that would end before a pool of Daft's has started, and for those that Daft would not
+give work to all workers of (`Pool.is_daft`). A worker keeps its host, with the process of the code,
+from task to task; all of a driver's workers end with the driver.
 """
 
 import pickle

@@ -145,13 +145,15 @@ async def test_a_bad_member_of_a_batch_is_refused_alone(server: Server) -> None:
     assert (await server.count_rows(T, LATEST, None, None)).count == 3 + 5 * 3
 
 
-async def test_dictionaries_of_small_indices_may_hold_more_values_together(server: Server) -> None:
-    def encoded(first: int) -> pa.Array:
-        # Indices of 8 bits name 128 values.
-        values = [str(number) for number in range(first, first + 100)]
-        return pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), values)
+def encoded(first: int) -> pa.Table:
+    """A hundred numbers as words, in a dictionary whose indices name 128 values at most."""
+    values = [str(number) for number in range(first, first + 100)]
+    indices = pa.array(range(100), pa.int8())
+    return pa.table({"word": pa.DictionaryArray.from_arrays(indices, values)})
 
-    parts = [pa.table({"word": encoded(100 * part)}) for part in range(8)]
+
+async def test_dictionaries_of_small_indices_may_hold_more_values_together(server: Server) -> None:
+    parts = [encoded(100 * part) for part in range(8)]
     await make_table(server, T, parts[0].slice(0, 0))
     await asyncio.gather(*(insert(server, part) for part in parts))
     await insert(server, pa.concat_tables(parts))
@@ -163,13 +165,7 @@ async def test_dictionaries_of_small_indices_may_hold_more_values_together(serve
 async def test_rows_that_fit_one_by_one_only_are_committed_one_by_one(server: Server) -> None:
     await make_table(server, T, pa.table({"word": ["a"]}))
     record = await server.catalog(DATABASE).find_table(T.id)
-
-    def encoded(first: int) -> pa.Table:
-        values = [str(number) for number in range(first, first + 100)]
-        indices = pa.array(range(100), pa.int8())
-        return pa.table({"word": pa.DictionaryArray.from_arrays(indices, values)})
-
-    # Another program may keep indices of 8 bits, which name 128 values in one fragment.
+    # Another program may keep indices of 8 bits.
     lance.write_dataset(encoded(0), record.location.uri, mode="overwrite")
     await asyncio.gather(*(insert(server, encoded(100 * part)) for part in range(1, 8)))
     stream = await server.scan(T, LATEST, ScanRequest(), None)
