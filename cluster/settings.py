@@ -131,13 +131,13 @@ class LimitSettings(Section):
     version_ranges_max: Positive = 10_000
     """Ranges of one version delete."""
     page_size_default: Positive = 1_000
-    """Entries of a listing page when the request sets no limit (all, for listings that the peer
-    does not page)."""
+    """Entries of a page if no limit is set (all, of listings that the peer sends whole)."""
     page_size_max: Positive = 10_000
     """Entries of a listing page at most."""
     query_rows_buffered_max: Positive = 10_000
-    """Rows of a result that are held before the first byte is sent, so that an error found while
-    reading still becomes an error answer."""
+    """Rows that are held before the first byte is sent: an error among them is an error answer."""
+    query_dictionary_bytes_max: Positive = 256 << 20
+    """Bytes of a result's dictionaries, which are held until its end. More ends the answer."""
     udtf_envelope_bytes_max: Positive = 16 << 20
     """Bytes of a view's code envelope after base64."""
     output_schema_bytes_max: Positive = 1 << 20

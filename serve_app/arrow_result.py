@@ -10,11 +10,12 @@ import io
 import threading
 from collections.abc import AsyncIterator
 
-import pyarrow as pa
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from actors.ports import RowStream
+from cluster.settings import LimitSettings
+from serve_app.row_file import RowFileWriter
 from udtf.view_record import shown_schema
 
 ARROW_FILE = "application/vnd.apache.arrow.file"
@@ -24,13 +25,13 @@ VERSION_HEADER = "x-lancedb-version"
 _QUEUE_PARTS_MAX = 2
 
 
-async def answer_rows(stream: RowStream, rows_held_max: int) -> Response:
+async def answer_rows(stream: RowStream, limits: LimitSettings) -> Response:
     """The answer that holds the rows of `stream`.
 
     Raises:
-        DestrierError: the scan failed within its first `rows_held_max` rows.
+        DestrierError: the scan failed within its first rows (`query_rows_buffered_max`).
     """
-    scan = _EncodedScan(stream, rows_held_max)
+    scan = _EncodedScan(stream, limits)
     headers = {VERSION_HEADER: str(stream.version)}
     try:
         first = await scan.first_part()
@@ -89,9 +90,9 @@ class _Closed(BaseException):
 class _EncodedScan:
     """A scan that runs in its own thread from the start."""
 
-    def __init__(self, stream: RowStream, rows_held_max: int) -> None:
+    def __init__(self, stream: RowStream, limits: LimitSettings) -> None:
         self._stream = stream
-        self._rows_held_max = rows_held_max
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._first: asyncio.Future[bytes] = self._loop.create_future()
         self._rest: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_QUEUE_PARTS_MAX)
@@ -131,12 +132,13 @@ class _EncodedScan:
         part = _Part()
         batches = self._stream.batches()
         rows = 0
+        schema = shown_schema(self._stream.schema)
         try:
-            with pa.ipc.new_file(part, shown_schema(self._stream.schema)) as writer:
+            with RowFileWriter(part, schema, self._limits.query_dictionary_bytes_max) as writer:
                 for batch in batches:
-                    writer.write_batch(batch)
+                    writer.write(batch)
                     rows += batch.num_rows
-                    if rows > self._rows_held_max:
+                    if rows > self._limits.query_rows_buffered_max:
                         self._deliver(part.take())
                     if self._is_closed.is_set():
                         raise _Closed

@@ -121,7 +121,7 @@ async def query_table(call: OnObject, body: QueryTableRequest) -> Response:
     table = call.table(Right.READ)
     pin = call.pin(body.branch, body.version)
     rows = await call.server.scan(table, pin, body.scan(call.limits), call.engine())
-    return await answer_rows(rows, call.limits.query_rows_buffered_max)
+    return await answer_rows(rows, call.limits)
 
 
 @router.not_built("/explain_plan", str)

@@ -79,6 +79,18 @@ def test_values_given_as_python_objects_are_written(db: lancedb.DBConnection, ta
     assert found.to_pylist() == [{"name": "O'Hare", "alt": 7}]
 
 
+def test_words_of_a_dictionary_are_read_back(db: lancedb.DBConnection, table: str) -> None:
+    parts = [
+        pa.table({"word": pa.array(part).dictionary_encode()})
+        for part in (["a", "b"], ["c", "a"], ["d"])
+    ]
+    rows = db.create_table(table, parts[0])
+    for part in parts[1:]:
+        rows.add(part)
+    found = rows.search().to_arrow()["word"]
+    assert (found.type, found.to_pylist()) == (parts[0].schema.field(0).type, list("abcad"))
+
+
 def test_rows_are_selected_computed_and_limited(
     db: lancedb.DBConnection, airports_table: str
 ) -> None:

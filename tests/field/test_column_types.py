@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import json
+from collections import Counter
 from typing import Any
 
 import lance
@@ -211,6 +212,39 @@ def test_dictionaries_that_change_from_batch_to_batch_give_their_values(
             values = [None if value is None else value.decode() for value in values]
         assert values == [text for text in texts for _ in range(2)]
         assert database.count(table, f"{name} IS NULL") == 2
+
+
+@pytest.mark.parametrize("engine", ["lance", "daft"])
+def test_dictionaries_of_each_fragment_give_their_values(
+    database: Database, table: str, engine: str
+) -> None:
+    parts: list[list[str | None]] = [["a", "b", None], ["c", "a"], ["e", "d", "c"]]
+    texts = [text for part in parts for text in part]
+    kind, context = pa.dictionary(pa.int32(), pa.string()), {"engine": engine}
+    for number, part in enumerate(parts):
+        words = encoded(part, kind)
+        nested = pa.StructArray.from_arrays([words], ["x"])
+        rows = pa.table({"text": part, "word": words, "nested": nested})
+        database.send(table, "insert" if number else "create", rows)
+    found = database.rows(table, context=context)
+    assert found["text"].to_pylist() == found["word"].to_pylist() == texts
+    assert found["nested"].to_pylist() == [{"x": text} for text in texts]
+    assert (found.schema.field("word").type, found.schema.field("nested").type.field(0).type) == (
+        kind,
+        kind,
+    )
+    chosen = database.rows(table, filter="word IN ('c', 'b')", context=context)
+    assert chosen["text"].to_pylist() == chosen["word"].to_pylist() == ["b", "c", "c"]
+    assert database.count(table, "nested.x = 'a'", context=context) == 2
+    # What a refusal of dictionaries that cannot be joined advises.
+    aliases = {"column_aliases": {"plain": "arrow_cast(word, 'Utf8')"}}
+    plain = database.rows(table, columns=aliases, context=context)["plain"]
+    assert (plain.type, plain.to_pylist()) == (pa.string(), texts)
+    updates = [["word", "'z'"]]
+    database.ask(table, "update", predicate="word = 'a'", updates=updates, context=context)
+    database.ask(table, "delete", predicate="word = 'c'", context=context)
+    left = database.rows(table, context=context)["word"].to_pylist()
+    assert Counter(left) == Counter(["z", "b", None, "z", "e", "d"])
 
 
 def encoded(texts: list[str | None], kind: pa.DictionaryType) -> pa.Array:

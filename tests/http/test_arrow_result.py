@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from cluster.errors import InvalidInput
+from cluster.settings import LimitSettings
 from serve_app.arrow_result import answer_rows
 from tests.http.conftest import run
 from tests.http.fakes import FakeRows
@@ -17,6 +18,11 @@ from tests.http.fakes import FakeRows
 SCOPE = {"type": "http", "asgi": {"spec_version": "2.4"}}
 BATCH = pa.record_batch({"n": list(range(100))})
 Message = MutableMapping[str, Any]
+
+
+def holding(rows: int) -> LimitSettings:
+    """Limits under which so many rows are held before the first byte is sent."""
+    return LimitSettings(query_rows_buffered_max=rows)
 
 
 def long_scan(batches: int = 200) -> FakeRows:
@@ -36,7 +42,7 @@ async def until_closed(rows: FakeRows) -> None:
 def test_scan_waits_for_a_slow_client() -> None:
     async def answer() -> int:
         rows = long_scan()
-        response = await answer_rows(rows, 150)
+        response = await answer_rows(rows, holding(150))
         taken = asyncio.Event()
 
         async def send(message: Message) -> None:
@@ -62,7 +68,7 @@ def test_scan_waits_for_a_slow_client() -> None:
 def test_scan_ends_when_the_client_leaves() -> None:
     async def answer() -> FakeRows:
         rows = long_scan()
-        response = await answer_rows(rows, 150)
+        response = await answer_rows(rows, holding(150))
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.body":
@@ -79,7 +85,7 @@ def test_scan_ends_when_the_client_leaves() -> None:
 def test_scan_ends_when_the_request_is_given_up_before_its_first_rows() -> None:
     async def answer() -> FakeRows:
         rows = long_scan()
-        waiting = asyncio.create_task(answer_rows(rows, 1_000_000))
+        waiting = asyncio.create_task(answer_rows(rows, holding(1_000_000)))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -93,7 +99,7 @@ def test_error_after_the_first_rows_reaches_whoever_sends() -> None:
     async def answer() -> None:
         failure = InvalidInput("late")
         rows = FakeRows(BATCH.schema, 1, [BATCH] * 20, failure, 20)
-        response = await answer_rows(rows, 150)
+        response = await answer_rows(rows, holding(150))
         parts: list[bytes] = []
 
         async def send(message: Message) -> None:
@@ -112,7 +118,7 @@ def test_error_after_the_first_rows_reaches_whoever_sends() -> None:
 @pytest.mark.parametrize("held", [99, 100, 20_000, 10**9])
 def test_file_is_the_same_however_it_is_sent(held: int) -> None:
     async def answer() -> bytes:
-        response = await answer_rows(long_scan(), held)
+        response = await answer_rows(long_scan(), holding(held))
         if type(response) is Response:
             return bytes(response.body)
         parts: list[bytes] = []
@@ -133,7 +139,7 @@ def test_rows_of_a_view_do_not_bring_its_code() -> None:
     async def answer() -> bytes:
         metadata = {"destrier.view.udtf_spec": "secret", "mine": "1"}
         batch = BATCH.replace_schema_metadata(metadata)
-        response = await answer_rows(FakeRows(batch.schema, 1, [batch]), 1_000)
+        response = await answer_rows(FakeRows(batch.schema, 1, [batch]), LimitSettings())
         return bytes(response.body)
 
     table = pa.ipc.open_file(run(answer())).read_all()
