@@ -1,17 +1,28 @@
-"""Small inserts that wait for a commit: what arrives while one is under way is the next."""
+"""Small inserts that wait for a commit: what arrives while one is under way is the next.
+
+Each replica sends what its callers want as one call. Of two replicas, whose calls took turns, each
+commit held the inserts of one; now the next one is held back for a moment, until as many wait as
+there were.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from actors.companions import Companions
 from actors.model import Commit, InsertItem
+from cluster.clock import Clock
 from cluster.errors import DestrierError, Throttling
 from cluster.settings import ActorSettings
 
 CommitBatch = Callable[
     [str | None, Sequence[InsertItem]], Awaitable[Sequence[Commit | DestrierError]]
 ]
+
+
+# Of what the last commit took; a replica's callers come again within that time.
+_PAUSE_SHARE = 1.0
 
 
 @dataclass(slots=True)
@@ -23,15 +34,17 @@ class _Waiting:
 class InsertQueue:
     """A bounded queue in front of `commit`, which gets the items of one branch at a time."""
 
-    def __init__(self, limits: ActorSettings, commit: CommitBatch) -> None:
+    def __init__(self, limits: ActorSettings, clock: Clock, commit: CommitBatch) -> None:
         self._limits = limits
+        self._clock = clock
         self._commit = commit
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
+        self._companions = Companions(self._waiting, _PAUSE_SHARE)
         self._pump: asyncio.Task[None] | None = None
 
-    async def put(self, item: InsertItem) -> Commit:
-        """Wait for the commit that holds the item.
+    def put(self, item: InsertItem) -> "asyncio.Future[Commit]":
+        """What the commit that holds the item will answer.
 
         Raises:
             Throttling: too many bytes wait.
@@ -41,9 +54,10 @@ class InsertQueue:
         waiting = _Waiting(item, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._bytes += len(item.body)
+        self._companions.came()
         if self._pump is None or self._pump.done():
             self._pump = asyncio.ensure_future(self._commit_waiting())
-        return await waiting.answer
+        return waiting.answer
 
     def refuse_all(self, error: DestrierError) -> None:
         """Refuse what waits; what is being committed goes on."""
@@ -57,6 +71,7 @@ class InsertQueue:
         while self._waiting:
             batch = self._next_batch()
             items = [waiting.item for waiting in batch]
+            started_s = self._clock.monotonic()
             try:
                 answers = await self._commit(items[0].branch, items)
             except DestrierError as error:
@@ -68,6 +83,8 @@ class InsertQueue:
                     waiting.answer.set_exception(answer)
                 else:
                     waiting.answer.set_result(answer)
+            wanted = min(len(batch) + len(self._waiting), self._limits.batch_requests_max)
+            await self._companions.hold_back(wanted, self._clock.monotonic() - started_s)
 
     def _next_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []

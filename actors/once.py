@@ -1,19 +1,21 @@
 """A request is carried out once, however often and wherever from it is sent."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from actors.model import Commit, RequestKey
 from actors.request_log import RequestLog, check_same_body
-from cluster.errors import Throttling
+from cluster.errors import DestrierError, InternalError, ServiceUnavailable, Throttling
+
+Work = Callable[[], Awaitable[Commit]]
 
 
 @dataclass(slots=True)
 class _Running:
     digest: str
-    answer: asyncio.Task[Commit]
+    answer: asyncio.Future[Commit]
 
 
 class Once:
@@ -24,36 +26,63 @@ class Once:
         self._pending_max = pending_max
         self._running: dict[str, _Running] = {}
 
-    async def do(self, key: RequestKey, work: Callable[[], Awaitable[Commit]]) -> Commit:
-        """Do `work`, or give the answer of the same request that was or is being done.
+    async def do_each(
+        self, requests: Sequence[tuple[RequestKey, Work]]
+    ) -> list[Commit | DestrierError]:
+        """Do what is new, or give the answers of the same requests that were or are being done.
 
-        `work` goes on when the caller goes away; nothing is awaited between the look and the start.
-
-        Raises:
-            InvalidInput: the request id was used with another body.
-            Throttling: too many requests wait.
+        One answer per request, in order: one that is refused is refused alone. Work goes on when
+        the caller goes away; nothing is awaited between the look and the start.
         """
-        done = self._log.find(key)
-        if done is not None:
-            return done
-        running = self._running.get(key.id)
-        if running is None:
-            if len(self._running) >= self._pending_max:
-                raise Throttling("too many requests wait for this table; slow down")
-            task = asyncio.ensure_future(work())
-            running = self._running[key.id] = _Running(key.digest, task)
-            task.add_done_callback(partial(self._finished, key.id))
-        else:
-            check_same_body(running.digest, key)
-        return await asyncio.shield(running.answer)
+        answers = [self._begin(key, work) for key, work in requests]
+        running = [answer for answer in answers if isinstance(answer, asyncio.Future)]
+        if running:
+            await asyncio.wait(running)
+        return [
+            _outcome(answer) if isinstance(answer, asyncio.Future) else answer for answer in answers
+        ]
 
     async def settle(self) -> None:
         """Wait until nothing is being done."""
         running = [entry.answer for entry in self._running.values()]
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _finished(self, key_id: str, task: "asyncio.Task[Commit]") -> None:
+    def _begin(
+        self, key: RequestKey, work: Work
+    ) -> "asyncio.Future[Commit] | Commit | DestrierError":
+        """The answer, or what will have it; the error of a request that cannot be begun."""
+        try:
+            done = self._log.find(key)
+            if done is not None:
+                return done
+            running = self._running.get(key.id)
+            if running is not None:
+                check_same_body(running.digest, key)
+                return running.answer
+            if len(self._running) >= self._pending_max:
+                raise Throttling("too many requests wait for this table; slow down")
+            answer = asyncio.ensure_future(work())
+        except DestrierError as error:
+            return error
+        self._running[key.id] = _Running(key.digest, answer)
+        answer.add_done_callback(partial(self._finished, key.id))
+        return answer
+
+    def _finished(self, key_id: str, answer: "asyncio.Future[Commit]") -> None:
         self._running.pop(key_id, None)
-        if not task.cancelled():
+        if not answer.cancelled():
             # Marks the error as seen: the caller may have gone away.
-            task.exception()
+            answer.exception()
+
+
+def _outcome(answer: "asyncio.Future[Commit]") -> Commit | DestrierError:
+    if answer.cancelled():
+        return ServiceUnavailable("the table's actor is stopping; try again")
+    error = answer.exception()
+    if error is None:
+        return answer.result()
+    if isinstance(error, DestrierError):
+        return error
+    failure = InternalError("the table's actor failed")
+    failure.__cause__ = error
+    return failure

@@ -1,16 +1,15 @@
 """Small inserts of one process into one table, on their way to its owner: one call at a time.
 
 A call costs up to 1.5 ms and a commit 5 ms, whatever they hold. What arrives while a call is under
-way shares the next one; and as callers that were answered together tend to come again together, the
-next one is held back for a moment, until there are as many as there were. A lone caller never
-waits.
+way shares the next one, and the next one is held back for a moment, until there are as many callers
+as there were.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
+from actors.companions import Companions
 from actors.model import Commit, InsertItem
 from cluster.clock import Clock
 from cluster.errors import DestrierError
@@ -18,11 +17,9 @@ from cluster.settings import ActorSettings
 
 SendBatch = Callable[[Sequence[InsertItem]], Awaitable[Sequence[Commit | DestrierError]]]
 
-# A call is held back for at most this share of what the last one took. Then one whose companions
-# stay away takes half as long again, once; and 32 callers that do come back share two commits in
-# place of three, for two thirds of the processor time.
+# Of what the last call took: one whose companions stay away takes half as long again, once, and 32
+# callers that do come back share two commits in place of three.
 _PAUSE_SHARE = 0.5
-_PAUSE_S_MAX = 0.01
 
 
 class Outbox:
@@ -37,15 +34,13 @@ class Outbox:
         self._ended = ended
         self._waiting: deque[tuple[InsertItem, asyncio.Future[Commit]]] = deque()
         self._sender: asyncio.Task[None] | None = None
-        self._wanted = 0
-        self._enough = asyncio.Event()
+        self._companions = Companions(self._waiting, _PAUSE_SHARE)
 
     async def put(self, item: InsertItem) -> Commit:
         """Wait for the answer to an item."""
         answer: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
-        if len(self._waiting) >= self._wanted:
-            self._enough.set()
+        self._companions.came()
         if self._sender is None:
             self._sender = asyncio.ensure_future(self._send_waiting())
         return await answer
@@ -61,7 +56,7 @@ class Outbox:
                 except Exception as error:  # noqa: BLE001 - whatever it is, each caller learns it
                     answers = [error] * len(batch)
                 took_s = self._clock.monotonic() - started_s
-                self._wanted = min(len(batch) + len(self._waiting), self._limits.batch_requests_max)
+                wanted = min(len(batch) + len(self._waiting), self._limits.batch_requests_max)
                 for (_, waiting), answer in zip(batch, answers, strict=True):
                     if waiting.done():
                         continue
@@ -69,19 +64,10 @@ class Outbox:
                         waiting.set_result(answer)
                     else:
                         waiting.set_exception(answer)
-                await self._hold_back(min(took_s * _PAUSE_SHARE, _PAUSE_S_MAX))
+                await self._companions.hold_back(wanted, took_s)
         finally:
             self._sender = None
             self._ended()
-
-    async def _hold_back(self, pause_s: float) -> None:
-        """Wait until as many callers wait as there were, but not for long."""
-        if len(self._waiting) >= self._wanted:
-            return
-        self._enough.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._enough.wait()
 
     def _next_batch(self) -> list[tuple[InsertItem, "asyncio.Future[Commit]"]]:
         batch: list[tuple[InsertItem, asyncio.Future[Commit]]] = []

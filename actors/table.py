@@ -13,7 +13,7 @@ the same name, or another program writing the folder, costs a retry and never a 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ from actors.model import (
     VersionRange,
     ViewCommit,
 )
-from actors.once import Once
+from actors.once import Once, Work
 from actors.owner_errors import OwnerGone
 from actors.request_log import (
     DoneRequest,
@@ -52,7 +52,6 @@ from actors.version_records import VersionRecords
 from cluster.clock import Clock, SystemClock
 from cluster.errors import (
     DestrierError,
-    InternalError,
     OutcomeUnknown,
     ServiceUnavailable,
     TableNotFound,
@@ -86,7 +85,7 @@ class Table:
         self._loaded: set[str | None] = set()
         self._log = RequestLog(settings.actors.requests_remembered_max)
         self._requests = Once(self._log, settings.actors.pending_requests_max)
-        self._inserts = InsertQueue(settings.actors, self._append)
+        self._inserts = InsertQueue(settings.actors, self._clock, self._append)
         deadline_s = settings.engine.plan_timeout_s
         self._commit_lane = Lane("commit", deadline_s, self._commit_is_late)
         self._stage_lane = Lane("stage", deadline_s, _stage_is_late)
@@ -110,18 +109,15 @@ class Table:
     async def append(
         self, location: TableLocation, items: Sequence[InsertItem]
     ) -> list[Commit | DestrierError]:
-        """Append small inserts; what waits together shares a fragment and a commit.
+        """Append small inserts of one branch; what waits together shares a fragment and a commit.
 
         One answer per item, in order: an item that is refused is refused alone.
         """
-        answers = await asyncio.gather(
-            *(
-                self._once(location, item.branch, item.key, partial(self._inserts.put, item))
-                for item in items
-            ),
-            return_exceptions=True,
-        )
-        return [_answer(answer) for answer in answers]
+        requests = [(item.key, partial(self._inserts.put, item)) for item in items]
+        try:
+            return await self._each_once(location, items[0].branch, requests)
+        except DestrierError as error:
+            return [error] * len(items)
 
     async def overwrite(
         self, location: TableLocation, branch: str | None, key: RequestKey, body: bytes
@@ -246,25 +242,37 @@ class Table:
         location: TableLocation,
         branch: str | None,
         key: RequestKey,
-        work: Callable[[], Awaitable[Commit]],
+        work: Work,
         fragments: int = 1,
     ) -> Commit:
         """Do `work` unless the request was done, or is being done: then give that answer."""
+        answer = (await self._each_once(location, branch, [(key, work)], fragments))[0]
+        if isinstance(answer, DestrierError):
+            raise answer
+        return answer
+
+    async def _each_once(
+        self,
+        location: TableLocation,
+        branch: str | None,
+        requests: Sequence[tuple[RequestKey, Work]],
+        fragments: int = 1,
+    ) -> list[Commit | DestrierError]:
         self._busy += 1
         try:
             await self._ready(location, branch)
-            answer = await self._requests.do(key, work)
-            self._maintenance.note(
-                self._as_branch(branch), answer.version, fragments, self._rows_are_joined
-            )
-            return answer
-        except OutcomeUnknown:
-            # Storage knows; read it again before the next request of this branch is looked up.
-            self._loaded.discard(branch)
-            raise
+            answers = await self._requests.do_each(requests)
         finally:
             self._busy -= 1
             self._last_work_s = self._clock.monotonic()
+        if any(isinstance(answer, OutcomeUnknown) for answer in answers):
+            # Storage knows; read it again before the next request of this branch is looked up.
+            self._loaded.discard(branch)
+        for version in sorted({item.version for item in answers if isinstance(item, Commit)}):
+            self._maintenance.note(
+                self._as_branch(branch), version, fragments, self._rows_are_joined
+            )
+        return answers
 
     async def _ready(
         self, location: TableLocation, branch: str | None, *, load: bool = True
@@ -481,13 +489,3 @@ def _stage_is_late(deadline_s: float) -> ServiceUnavailable:
         f"the change was given up after {deadline_s:g} s and nothing was changed; use a simpler"
         " predicate or expression, or fewer rows"
     )
-
-
-def _answer(answer: Commit | BaseException) -> Commit | DestrierError:
-    if isinstance(answer, Commit | DestrierError):
-        return answer
-    if isinstance(answer, asyncio.CancelledError):
-        return ServiceUnavailable("the table's actor is stopping; try again")
-    error = InternalError("the table's actor failed")
-    error.__cause__ = answer
-    return error

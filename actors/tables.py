@@ -38,7 +38,7 @@ class Tables:
         self._limits = limits
         self._clock = clock
         self._known: dict[TableRef, _Known] = {}
-        self._outboxes: dict[TableRef, Outbox] = {}
+        self._outboxes: dict[tuple[TableRef, str | None], Outbox] = {}
 
     async def call(self, table: TableRef, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method of the table's owner with the location that is meant as first argument.
@@ -104,19 +104,20 @@ class Tables:
         return known
 
     async def append(self, table: TableRef, item: InsertItem) -> Commit:
-        """Send a small insert with whatever else waits for the same table."""
-        outbox = self._outboxes.get(table)
+        """Send a small insert with whatever else waits for the same branch of the table."""
+        goal = (table, item.branch)
+        outbox = self._outboxes.get(goal)
         if outbox is None:
-            outbox = self._outboxes[table] = Outbox(
+            outbox = self._outboxes[goal] = Outbox(
                 self._limits,
                 self._clock,
                 send=partial(self._send_batch, table),
-                ended=partial(self._forget_outbox, table),
+                ended=partial(self._forget_outbox, goal),
             )
         return await outbox.put(item)
 
-    def _forget_outbox(self, table: TableRef) -> None:
-        self._outboxes.pop(table, None)
+    def _forget_outbox(self, goal: tuple[TableRef, str | None]) -> None:
+        self._outboxes.pop(goal, None)
 
     async def _send_batch(
         self, table: TableRef, items: Sequence[InsertItem]
