@@ -333,10 +333,8 @@ class Table:
             stable_row_ids=self._location.stable_row_ids,
         )
 
-    async def _append(
-        self, branch: str | None, items: Sequence[InsertItem]
-    ) -> Sequence[Commit | DestrierError]:
-        target = self._target(branch)
+    async def _append(self, items: Sequence[InsertItem]) -> Sequence[Commit | DestrierError]:
+        target = self._target(items[0].branch)
         answers = await self._commit_lane.run(appending.append, target, items)
         for item, answer in zip(items, answers, strict=True):
             if isinstance(answer, Commit):

@@ -14,18 +14,12 @@ MB = 1e6
 _PAGE_BYTES = resource.getpagesize()
 
 
-class MemoryWatch:
-    """Samples the resident memory of some processes while its block runs.
+class Beside:
+    """Runs `_run` in a thread while its block runs; it is to return when `_ended` is set."""
 
-    Resident memory counts shared pages too, so its growth is never less than what a process takes
-    for itself.
-    """
-
-    def __init__(self, pids: Iterable[int]) -> None:
-        self._first = {pid: _resident_bytes(pid) for pid in pids}
-        self._peak = dict(self._first)
+    def __init__(self) -> None:
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -35,11 +29,27 @@ class MemoryWatch:
         self._ended.set()
         self._thread.join()
 
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class MemoryWatch(Beside):
+    """Samples the resident memory of some processes while its block runs.
+
+    Resident memory counts shared pages too, so its growth is never less than what a process takes
+    for itself.
+    """
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        super().__init__()
+        self._first = {pid: _resident_bytes(pid) for pid in pids}
+        self._peak = dict(self._first)
+
     def growth_bytes(self) -> dict[int, int]:
         """For each process, by how much its memory exceeded that at the start, at most."""
         return {pid: self._peak[pid] - first for pid, first in self._first.items()}
 
-    def _sample(self) -> None:
+    def _run(self) -> None:
         while not self._ended.wait(SAMPLE_INTERVAL_S):
             for pid, peak in self._peak.items():
                 self._peak[pid] = max(peak, _resident_bytes(pid))

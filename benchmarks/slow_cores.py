@@ -10,12 +10,11 @@ import contextlib
 import itertools
 import os
 import signal
-import threading
 import time
-from typing import Self
 
 import psutil  # type: ignore[import-untyped]
 
+from benchmarks.processes import Beside
 from udtf.child_pipes import PROGRAM
 
 # Of the time, each process computes for this part; the two turns leave a fifth for the server.
@@ -25,57 +24,50 @@ _CYCLE_S = 0.05
 _LOOK_S = 0.25
 
 
-class SlowCores:
+class SlowCores(Beside):
     """While its block runs, code of views computes for `SHARE` of the time."""
 
     def __init__(self) -> None:
-        self._turns: dict[int, int] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._signal((0, 1), signal.SIGCONT)
+        super().__init__()
+        # The processes of each turn.
+        self._turns: tuple[set[int], set[int]] = (set(), set())
 
     def _run(self) -> None:
         looked_s = 0.0
-        for turn in itertools.cycle((0, 1)):
-            if time.monotonic() - looked_s > _LOOK_S:
-                self._look()
-                looked_s = time.monotonic()
-            self._signal((turn,), signal.SIGCONT)
-            is_over = self._ended.wait(SHARE * _CYCLE_S)
-            self._signal((turn,), signal.SIGSTOP)
-            if is_over or self._ended.wait((0.5 - SHARE) * _CYCLE_S):
-                return
+        try:
+            for turn in itertools.cycle(self._turns):
+                if time.monotonic() - looked_s > _LOOK_S:
+                    self._look()
+                    looked_s = time.monotonic()
+                _signal(turn, signal.SIGCONT)
+                is_over = self._ended.wait(SHARE * _CYCLE_S)
+                _signal(turn, signal.SIGSTOP)
+                if is_over or self._ended.wait((0.5 - SHARE) * _CYCLE_S):
+                    return
+        finally:
+            _signal(set.union(*self._turns), signal.SIGCONT)
 
     def _look(self) -> None:
-        running = set(_code_processes())
-        self._turns = {pid: turn for pid, turn in self._turns.items() if pid in running}
-        for pid in running - self._turns.keys():
-            given = list(self._turns.values())
-            self._turns[pid] = min((0, 1), key=given.count)
-            self._signal((self._turns[pid],), signal.SIGSTOP)
-
-    def _signal(self, turns: tuple[int, ...], number: signal.Signals) -> None:
-        for pid, turn in self._turns.items():
-            if turn in turns:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+        running = _code_processes()
+        for turn in self._turns:
+            turn &= running
+        for pid in running.difference(*self._turns):
+            min(self._turns, key=len).add(pid)
+            _signal({pid}, signal.SIGSTOP)
 
 
-def _code_processes() -> list[int]:
+def _signal(pids: set[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _code_processes() -> set[int]:
     """Those that run code of views with this checkout's program, their guards left out."""
-    found = []
+    found = set()
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(ProcessLookupError):
-            if str(PROGRAM) in (process.info["cmdline"] or ()) and os.getsid(process.pid) == (
-                process.pid
-            ):
-                found.append(process.pid)
+            is_ours = str(PROGRAM) in (process.info["cmdline"] or ())
+            if is_ours and os.getsid(process.pid) == process.pid:
+                found.add(process.pid)
     return found

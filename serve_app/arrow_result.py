@@ -9,6 +9,7 @@ import asyncio
 import io
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -133,8 +134,9 @@ class _EncodedScan:
         batches = self._stream.batches()
         rows = 0
         schema = shown_schema(self._stream.schema)
+        bytes_max = self._limits.query_dictionary_bytes_max
         try:
-            with RowFileWriter(part, schema, self._limits.query_dictionary_bytes_max) as writer:
+            with closing(RowFileWriter(part, schema, bytes_max)) as writer:
                 for batch in batches:
                     writer.write(batch)
                     rows += batch.num_rows

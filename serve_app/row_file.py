@@ -6,8 +6,7 @@ the batches before it, and what is new in them is written as a delta. The column
 table has them, and readers of the format (pyarrow, LanceDB's client) need nothing special.
 """
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,10 +26,12 @@ class RowFileWriter:
     def __init__(self, sink: Any, schema: pa.Schema, dictionary_bytes_max: int) -> None:
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
         self._writer = pa.ipc.new_file(sink, schema, options=options)
-        self._has_dictionaries = any(has_dictionary(field.type) for field in schema)
         self._bytes_max = dictionary_bytes_max
-        self._dictionaries = schema.empty_table()
-        """No rows, and the dictionaries of all that were written: each value once."""
+        self._dictionaries: pa.Table | None = None
+        """No rows, and the dictionaries of all that were written: each value once; None if no
+        column has any."""
+        if any(has_dictionary(field.type) for field in schema):
+            self._dictionaries = schema.empty_table()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add the rows of `batch`.
@@ -39,13 +40,13 @@ class RowFileWriter:
             InvalidInput: its dictionaries and those before it cannot be joined (more values than
                 the column's indices can name, values that Arrow cannot compare), or are too large.
         """
-        if not self._has_dictionaries:
+        if self._dictionaries is None:
             self._writer.write_batch(batch)
             return
         if not batch.num_rows:
             return
         try:
-            joined = self._join(batch)
+            joined = _joined(self._dictionaries, batch)
             self._writer.write_batch(joined.to_batches()[-1])
         except pa.ArrowInvalid as error:
             raise InvalidInput(
@@ -57,18 +58,12 @@ class RowFileWriter:
                 f"the dictionaries of these rows have more than {self._bytes_max} bytes; {_ADVICE}"
             )
 
-    def _join(self, batch: pa.RecordBatch) -> pa.Table:
-        """The rows, last of the table's chunks, and dictionaries that begin as the last ones do."""
-        rows = pa.Table.from_batches([batch], self._dictionaries.schema)
-        return pa.concat_tables([self._dictionaries, rows]).unify_dictionaries()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Write the end of the file."""
         self._writer.close()
+
+
+def _joined(dictionaries: pa.Table, batch: pa.RecordBatch) -> pa.Table:
+    """The rows, last of the table's chunks, and dictionaries that begin as the given ones do."""
+    rows = pa.Table.from_batches([batch], dictionaries.schema)
+    return pa.concat_tables([dictionaries, rows]).unify_dictionaries()

@@ -40,6 +40,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         os._exit(config.stash[_EXIT_CODE])
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """What asynchronous tests run on, as the servers do."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session", params=["direct", "serve"])
 def live_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

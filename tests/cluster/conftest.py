@@ -8,11 +8,6 @@ from tests.contract.ray_cluster import own_ray
 from tests.processes import OwnProcesses
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def own_processes() -> OwnProcesses:
     """The processes of the module's Ray."""

@@ -20,11 +20,6 @@ from tests.contract.domain import DATABASE, make_settings
 HOMES = ["local", pytest.param("ray", marks=pytest.mark.cluster)]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=HOMES)
 def home(request: pytest.FixtureRequest) -> str:
     """Where the owners live."""

@@ -10,11 +10,6 @@ from tests.processes import OwnProcesses
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return make_settings(tmp_path / "root")
 

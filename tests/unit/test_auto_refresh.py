@@ -26,11 +26,6 @@ LIMITS = JobSettings(
 )
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass
 class World:
     """A view with a source, and what was submitted for it."""

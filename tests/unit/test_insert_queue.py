@@ -17,11 +17,6 @@ COMMIT_S = 0.02
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def item(name: str, branch: str | None = None) -> InsertItem:
     return InsertItem(RequestKey(name, ""), b"b" * 10, branch)
 
@@ -40,9 +35,7 @@ class Setup:
     def sizes(self) -> list[int]:
         return [len(commit) for commit in self.commits]
 
-    async def commit(
-        self, branch: str | None, items: Sequence[InsertItem]
-    ) -> list[Commit | DestrierError]:
+    async def commit(self, items: Sequence[InsertItem]) -> list[Commit | DestrierError]:
         self.began_s.append(asyncio.get_running_loop().time())
         self.commits.append([item.key.id for item in items])
         await asyncio.sleep(COMMIT_S)

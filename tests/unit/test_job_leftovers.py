@@ -18,11 +18,6 @@ from tests.unit.job_scripts import fail, wait_for_cancel
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def until_discarded(owner: Owned, jobs: list[str]) -> None:
     for _ in range(500):
         if [job_id for job_id, _ in owner.views.discarded] == jobs:

@@ -15,11 +15,6 @@ from udtf.refresh_model import RefreshOptions
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 # --- the owner dies -------------------------------------------------------------------------------
 
 

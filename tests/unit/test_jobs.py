@@ -37,11 +37,6 @@ from udtf.resources import WorkerResources
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 # --- the ordinary course --------------------------------------------------------------------------
 
 

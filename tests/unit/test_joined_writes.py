@@ -31,11 +31,6 @@ class Recorded(asyncio.Transport):
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def below() -> Recorded:
     return Recorded()
 

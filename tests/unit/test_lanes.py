@@ -12,11 +12,6 @@ from cluster.errors import ServiceUnavailable
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def late(deadline_s: float) -> ServiceUnavailable:
     return ServiceUnavailable(f"over {deadline_s:g} s")
 

@@ -14,11 +14,6 @@ pytestmark = pytest.mark.anyio
 KEY = RequestKey("a", "digest")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Work:
     """Counts how often it is begun; ends when it is told to."""
 

@@ -17,11 +17,6 @@ CALL_S = 0.02
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Owner:
     """Answers every call after a while with a commit, and notes what it held."""
 

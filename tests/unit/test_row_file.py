@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ PARTS = (["a", "b", None, "a"], [], ["c", "a"], [None], ["d", "c", "e"])
 def written(batches: Sequence[pa.RecordBatch], bytes_max: int = 1 << 20) -> pa.Table:
     """What a reader finds in the file of `batches`."""
     sink = io.BytesIO()
-    with RowFileWriter(sink, batches[0].schema, bytes_max) as writer:
+    with closing(RowFileWriter(sink, batches[0].schema, bytes_max)) as writer:
         for batch in batches:
             writer.write(batch)
     return pa.ipc.open_file(sink.getvalue()).read_all()
