@@ -304,7 +304,8 @@ class ServedViews:
             "drivers": [process.pid for process in drivers[1:]],
             "code": [title(process) for process in code if name(process) == PROCESS_NAME],
             "of code": left_behind(),
-            "escaped": [title(process) for process in self.processes.escaped()],
+            # A guard leaves its worker as soon as it stands.
+            "escaped": [title(p) for p in self.processes.escaped() if p not in code],
             "folders": [str(folder) for folder in folders if str(folder) not in titles],
             "used": self.cluster.used(),
         }
