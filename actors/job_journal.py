@@ -45,8 +45,8 @@ _COUNTED = (
     "items_ms",
 )
 
-# Items that are not left waiting for the interval: what is not stored is computed again.
-_ITEMS_AT_ONCE = 64
+# So many items are not left waiting for the interval: they are a megabyte or two in memory.
+_ITEMS_AT_ONCE = 1_024
 # Storage that takes longer is as good as gone.
 _STORE_TIMEOUT_S = 120.0
 

@@ -163,7 +163,7 @@ class _MadeRows:
         if self.new:
             for column, values in zip(self._columns_or_none(), self._values(), strict=True):
                 column.extend(values)
-                self._bytes += sum(map(_size, values))
+                self._bytes += _sizes(values)
             self.new.clear()
             # Rows that are as large as those so far shall not go far beyond what is allowed.
             left = _BYTES_AT_ONCE - self._bytes
@@ -184,11 +184,11 @@ class _MadeRows:
 
     def _values(self) -> list[list[Any]]:
         """Each column's values in the new rows."""
-        new = self.new
+        new: list[Any] = self.new
         # What most rows are is asked of many at once.
-        if all(type(row) is dict and len(row) == len(self._names) for row in new):
+        if set(map(type, new)) == {dict} and set(map(len, new)) == {len(self._names)}:
             try:
-                return [[row[name] for row in new] for name in self._names]  # type: ignore[index]
+                return [[row[name] for row in new] for name in self._names]
             except KeyError:
                 # Said below, of the very row.
                 pass
@@ -245,6 +245,15 @@ class _MadeRows:
                 )
         check_names(list(map(str, names)), list(self._names), all_columns=False)
         return [given[name] for name in self._names]
+
+
+def _sizes(values: Sequence[Any]) -> int:
+    """About how many bytes the values of a column have together."""
+    # Most columns are of one type, and are asked at once.
+    kinds = set(map(type, values))
+    if kinds <= {str} or kinds <= {bytes}:
+        return sum(map(len, values))
+    return sum(map(_size, values))
 
 
 def _size(value: object) -> int:

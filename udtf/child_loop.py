@@ -8,6 +8,7 @@ import faulthandler
 import gc
 import io
 import json
+import mmap
 import os
 import resource
 import signal
@@ -28,7 +29,8 @@ from udtf.output_fit import SchemaError, pieces
 
 # What a process that has user code calls itself, for `ps` and `top`.
 PROCESS_NAME = "destrier-code"
-# Freed when memory is out, so that there is some to say so.
+# Freed when memory is out, so that there is some to say so. Only address space, which is what is
+# limited: nothing is written there, so it takes neither memory nor time.
 _BALLAST_BYTES = 8 << 20
 # What loading code takes at least, on top of Python and pyarrow.
 _ROOM_BYTES = 64 << 20
@@ -123,13 +125,13 @@ def _prepare(pipes: _Pipes) -> Caller | None:
         pa.ipc.read_schema(pa.py_buffer(b64decode(spec[name])))
         for name in ("input_schema", "output_schema")
     )
-    ballast = [bytearray(_BALLAST_BYTES)]
+    ballast = mmap.mmap(-1, _BALLAST_BYTES)
     try:
         _set_limits(spec["memory_bytes"])
         abi, code = load_code(spec["envelope"])
         run = caller(abi, code, input_schema, output_schema)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything
-        ballast.clear()
+        ballast.close()
         _tell(pipes, error)
         return None
     pipes.write(Frame.READY)
@@ -137,7 +139,7 @@ def _prepare(pipes: _Pipes) -> Caller | None:
 
 
 def _do_item(run: Caller, pipes: _Pipes) -> None:
-    ballast = [bytearray(_BALLAST_BYTES)]
+    ballast = mmap.mmap(-1, _BALLAST_BYTES)
     # Before the code runs: a generator of ours that never began would not know that rows wait.
     pipes._is_read = False
     given = run(pipes.batches())
@@ -147,7 +149,7 @@ def _do_item(run: Caller, pipes: _Pipes) -> None:
                 if piece.num_rows:
                     pipes.write(Frame.ROWS, encode_batch(piece))
     except BaseException as error:  # noqa: BLE001 - user code may raise anything
-        ballast.clear()
+        ballast.close()
         _tell(pipes, error)
     else:
         _flush_prints()

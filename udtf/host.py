@@ -8,7 +8,7 @@ exception would end the whole plan.
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import lance
 import pyarrow as pa
 
 from cluster.errors import InvalidInput
+from udtf.adjacent_rows import AdjacentRows
 from udtf.code_errors import class_names
 from udtf.code_process import CodeFailed, CodeProcess, CodeSpec
 from udtf.error_actions import decide
@@ -76,10 +77,18 @@ class ItemHost:
     def __init__(self, spec: HostSpec) -> None:
         self._spec = spec
         self._schema = pa.ipc.read_schema(pa.py_buffer(spec.view_schema))
-        self._reader: SourceReader | None = None
+        self._expected: Sequence[WorkItem] = ()
+        self._rows: AdjacentRows | None = None
         self._view: Any = None
         self._process: CodeProcess | None = None
         self._stopped = threading.Event()
+
+    def run_each(self, items: Sequence[WorkItem]) -> Iterator[ItemStatus]:
+        """Do items one after another, each when its status is asked for; see `run`."""
+        self._expected = items
+        if self._rows is not None:
+            self._rows.expect(items)
+        return map(self.run, items)
 
     def run(self, item: WorkItem) -> ItemStatus:
         """Do an item, again if the view's policy says so. Blocks; never raises."""
@@ -122,9 +131,10 @@ class ItemHost:
         spec = self._spec
         if self._view is None:
             self._view = spec.folder.open()
-        if self._reader is None:
+        if self._rows is None:
             options = dict(spec.folder.storage_options) or None
-            self._reader = spec.source.reader(options)
+            self._rows = AdjacentRows(spec.source.reader(options))
+            self._rows.expect(self._expected)
         if spec.kind is ViewKind.QUERY:
             rows = query_rows(reading.pass_on(self._read(item)), self._schema)
         elif spec.kind is ViewKind.UDTF:
@@ -137,14 +147,15 @@ class ItemHost:
 
     def _read(self, item: WorkItem) -> Iterator[pa.RecordBatch]:
         spec = self._spec
-        assert self._reader is not None
+        assert self._rows is not None
         names = list(spec.code_columns)
         if spec.kind is not ViewKind.UDTF:
             # What a query view shows, and a chunk inherits.
             lineage = (SOURCE_ROW_ID, CHUNK_INDEX)
             kept = [name for name in self._schema.names if name not in lineage]
-            names += [name for name in kept if name in self._reader.columns and name not in names]
-        return self._reader.read(item.rows, names)
+            outputs = {name for name, _ in spec.source.columns}
+            names += [name for name in kept if name in outputs and name not in names]
+        return self._rows.read(item.rows, names)
 
     def _run_code(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         assert self._spec.code is not None

@@ -48,8 +48,9 @@ class PlanWorker:
 
     def do(self, todo: Sequence[bytes]) -> list[str]:
         """Do some items; a status for each, null if the refresh was stopped before."""
-        count = len(self._hosts)
-        shares = [todo[number::count] for number in range(count)]
+        # Items that lie together are for one host, which reads them together.
+        share = -(-len(todo) // len(self._hosts))
+        shares = [todo[number * share :][:share] for number in range(len(self._hosts))]
         with self._working():
             return [
                 answer
@@ -66,10 +67,11 @@ class PlanWorker:
 
     def _do(self, host: "ItemHost", items: Sequence[bytes]) -> list[str]:
         answers = []
-        for item in items:
+        statuses = host.run_each([pickle.loads(item) for item in items])  # noqa: S301
+        for _ in items:
             status = None
             if not self._spec.folder.is_stopped():
-                status = host.run(pickle.loads(item)).to_json()  # noqa: S301
+                status = next(statuses).to_json()
             answers.append(json.dumps({WORKER: self._name, STATUS: status}))
         return answers
 

@@ -76,9 +76,8 @@ class LocalItems:
     ) -> None:
         """Do the items, sent as to a worker, in the order of their turns."""
         host = ItemHost(pickle.loads(pickle.dumps(spec)))
-        for item in items:
-            answer = host.run(pickle.loads(pickle.dumps(item))).to_json()
-            report_status(ItemStatus.from_json(json.loads(json.dumps(answer))))
+        for status in host.run_each(pickle.loads(pickle.dumps(items))):
+            report_status(ItemStatus.from_json(json.loads(json.dumps(status.to_json()))))
             if is_over():
                 return
 
