@@ -53,8 +53,8 @@ LISTED_TABLES = 10_000
 PAGE_TABLES = 100
 DESCRIBED_FRAGMENTS = 2_000
 PARTS = ("count_rows", "predicate", "catalog", "insert", "spread", "upload")
-COUNTED_ROWS = 1_000_000
 COUNTED = "counted"
+SELECTED_ROWS = 10_000
 # Rows that are in a table before its load begins: of its creation and of one insert, which starts
 # what the server starts for a table.
 FIRST_ROWS = [-2, -1]
@@ -73,6 +73,7 @@ class Options:
     rounds: int
     seconds: float
     upload_bytes: int
+    counted_rows: int
     only: str | None
 
 
@@ -116,6 +117,7 @@ def main() -> int:
                 "rounds": options.rounds,
                 "seconds": options.seconds,
                 "upload_bytes": options.upload_bytes,
+                "counted_rows": options.counted_rows,
             },
             replicas=len(replicas(measuring.destrier.pid)),
             generator_per_second=_ceiling(measuring),
@@ -142,12 +144,15 @@ def _options() -> Options:
     parser.add_argument("--rounds", type=int, default=5, help="rounds per point (5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement (2)")
     parser.add_argument("--upload-bytes", type=int, default=1 << 30, help="large insert (1 GiB)")
+    parser.add_argument(
+        "--counted-rows", type=int, default=1_000_000, help="rows that are counted (a million)"
+    )
     parser.add_argument("--quick", action="store_true", help="a look: 1 round, 1 s, 128 MiB")
     parser.add_argument("--only", choices=PARTS, help="one part")
     args = parser.parse_args()
     if args.quick:
-        return Options(1, 1.0, 128 << 20, args.only)
-    return Options(args.rounds, args.seconds, args.upload_bytes, args.only)
+        return Options(1, 1.0, 128 << 20, args.counted_rows, args.only)
+    return Options(args.rounds, args.seconds, args.upload_bytes, args.counted_rows, args.only)
 
 
 @contextmanager
@@ -164,7 +169,7 @@ def _measuring(options: Options) -> Iterator[Measuring]:
 
 def _ceiling(measuring: Measuring) -> dict[int, float]:
     """The generator's own rate at each number of connections."""
-    request = count_request(measuring.peer, COUNTED, COUNTED_ROWS)
+    request = count_request(measuring.peer, COUNTED, measuring.options.counted_rows)
     with trivial_server() as address:
         return {n: measuring.load(address, [request], n).rate for n in CONNECTIONS}
 
@@ -176,7 +181,7 @@ def measure_count_rows(measuring: Measuring) -> list[Point]:
     """Counts of one table that does not change."""
     _create_counted(measuring, COUNTED)
     requests = {
-        server.name: count_request(server, COUNTED, COUNTED_ROWS)
+        server.name: count_request(server, COUNTED, measuring.options.counted_rows)
         for server in (measuring.destrier, measuring.peer)
     }
 
@@ -194,9 +199,10 @@ def measure_predicates(measuring: Measuring) -> list[Point]:
         for tables in _create_counted(measuring, name):
             if has_index:
                 tables.open(name).create_scalar_index("number", "BTREE")
-        predicate = "number >= 500000 AND number < 510000"
+        first = measuring.options.counted_rows // 2
+        predicate = f"number >= {first} AND number < {first + SELECTED_ROWS}"
         requests = {
-            server.name: count_request(server, name, 10_000, predicate)
+            server.name: count_request(server, name, SELECTED_ROWS, predicate)
             for server in (measuring.destrier, measuring.peer)
         }
         for connections in (1, 8):
@@ -208,8 +214,8 @@ def measure_predicates(measuring: Measuring) -> list[Point]:
 
 
 def _create_counted(measuring: Measuring, name: str) -> tuple[Tables, Tables]:
-    """A table of a million rows on each server."""
-    table = rows(np.arange(COUNTED_ROWS))
+    """A table of many rows on each server."""
+    table = rows(np.arange(measuring.options.counted_rows))
     ours, theirs = Tables(measuring.destrier), Tables(measuring.peer)
     ours.create(name, stream_of(table))
     # The peer refuses so large a body, so its table is written beside it.
