@@ -23,8 +23,7 @@ from shutil import copytree, rmtree
 import lance
 import numpy as np
 
-from benchmarks import load, servers
-from benchmarks.ceiling import trivial_server
+from benchmarks import ceiling, load, servers
 from benchmarks.load import Address, Load, Measured, Request
 from benchmarks.local_write import LocalWrite, LocalWriter
 from benchmarks.processes import MB, MemoryWatch, cpu_seconds, process_tree, replicas
@@ -169,8 +168,8 @@ def _measuring(options: Options) -> Iterator[Measuring]:
 
 def _ceiling(measuring: Measuring) -> dict[int, float]:
     """The generator's own rate at each number of connections."""
-    request = count_request(measuring.peer, COUNTED, measuring.options.counted_rows)
-    with trivial_server() as address:
+    request = count_request(measuring.peer, COUNTED, ceiling.COUNT)
+    with ceiling.trivial_server() as address:
         return {n: measuring.load(address, [request], n).rate for n in CONNECTIONS}
 
 
