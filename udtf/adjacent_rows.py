@@ -4,8 +4,9 @@ To begin a scan takes Lance half a millisecond, several times as long as to read
 of the usual size.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -18,78 +19,91 @@ _BYTES_AT_ONCE_MAX = 8 << 20
 
 
 class AdjacentRows:
-    """Reads as its SourceReader does; knows from `expect` what will be asked for next."""
+    """Reads as the SourceReader does that `open_reader` gives, which is asked for one once.
 
-    def __init__(self, reader: SourceReader) -> None:
-        self._reader = reader
+    From `expect` it knows what will be asked for next.
+    """
+
+    def __init__(self, open_reader: Callable[[], SourceReader]) -> None:
+        self._open_reader = open_reader
         self._expected: list[FragmentRange | None] = []
         self._scan: _SharedScan | None = None
         self._row_bytes: float | None = None
 
+    @cached_property
+    def reader(self) -> SourceReader:
+        """What reads; the first one to ask opens it."""
+        return self._open_reader()
+
     def expect(self, items: Sequence[WorkItem]) -> None:
         """These items will be read, most likely in this order."""
-        self._expected = [self._part(item.rows) for item in items]
+        self._expected = [_part(item.rows) for item in items]
 
     def read(self, rows: RowsOf, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The outputs called `names`, and `_rowid` after them; errors as SourceReader.read."""
-        batch = None
-        part = self._part(rows)
-        if part is not None and self._is_shared(part, names):
-            batch = self._next(part)
-        batches = self._reader.read(rows, names) if batch is None else iter([batch])
-        for read in batches:
-            if read.num_rows:
-                self._row_bytes = max(self._row_bytes or 0.0, read.nbytes / read.num_rows)
-            yield read
+        shared = self._from_shared_scan(rows, names)
+        batches = self.reader.read(rows, names) if shared is None else iter([shared])
+        for batch in batches:
+            if batch.num_rows:
+                self._row_bytes = max(self._row_bytes or 0.0, batch.nbytes / batch.num_rows)
+            yield batch
 
-    def _part(self, rows: RowsOf) -> FragmentRange | None:
-        """The rows as what a scan may share with others: a part of one fragment, in one batch."""
-        if not isinstance(rows, FragmentRows) or len(rows.ranges) != 1:
+    def _from_shared_scan(self, rows: RowsOf, names: Sequence[str]) -> pa.RecordBatch | None:
+        """The rows, if a scan of several items comes to them next or can begin with them.
+
+        None also if the scan fails, maybe for rows of others: whoever reads these alone will see.
+        """
+        part = _part(rows)
+        if part is None or _length(part) > self.reader.batch_rows:
             return None
-        part = rows.ranges[0]
-        fits = part.length is not None and 0 < part.length <= self._reader.batch_rows
-        return part if fits else None
-
-    def _is_shared(self, part: FragmentRange, names: Sequence[str]) -> bool:
-        """Whether there is a scan that comes to `part` next, now if not before."""
-        scan = self._scan
+        scan, self._scan = self._scan, None
         if scan is None or not scan.is_at(part, names):
-            self._scan = None
-            together = self._together(part)
-            if together is not None:
-                assert part.length is not None
-                batches = self._reader.range_of(together, names, part.length)
-                self._scan = _SharedScan(together, names, batches)
-        return self._scan is not None
-
-    def _together(self, part: FragmentRange) -> FragmentRange | None:
-        """What one scan reads from `part` on; None if that is no more than `part`."""
-        if part not in self._expected or self._row_bytes is None:
+            scan = self._begin_scan(part, names)
+        if scan is None:
             return None
-        length = part.length or 0
+        try:
+            batch = scan.take(_length(part))
+        except BaseException:  # noqa: BLE001 - a panic of Lance's is no Exception
+            return None
+        if not scan.is_over:
+            self._scan = scan
+        return batch
+
+    def _begin_scan(self, part: FragmentRange, names: Sequence[str]) -> "_SharedScan | None":
+        """A scan of `part` and of what is expected behind it; None if that is nothing."""
+        together = self._together(part)
+        if _length(together) == _length(part):
+            return None
+        reader = replace(self.reader, batch_rows=_length(part))
+        return _SharedScan(together, names, reader.read(FragmentRows((together,)), names))
+
+    def _together(self, part: FragmentRange) -> FragmentRange:
+        """What one scan may read from `part` on."""
+        if part not in self._expected or self._row_bytes is None:
+            return part
         rows_max = _BYTES_AT_ONCE_MAX / max(self._row_bytes, 1.0)
+        length = _length(part)
         for later in self._expected[self._expected.index(part) + 1 :]:
-            if later is None or later.length is None:
+            if later is None or not 0 < _length(later) <= self.reader.batch_rows:
                 break
             if (later.fragment, later.offset) != (part.fragment, part.offset + length):
                 break
-            if length + later.length > rows_max:
+            if length + _length(later) > rows_max:
                 break
-            length += later.length
-        return None if length == part.length else replace(part, length=length)
+            length += _length(later)
+        return replace(part, length=length)
 
-    def _next(self, part: FragmentRange) -> pa.RecordBatch | None:
-        """The rows of `part` from the scan; None if it has failed, maybe for rows of others."""
-        assert self._scan is not None and part.length is not None
-        try:
-            batch = self._scan.take(part.length)
-        except BaseException:  # noqa: BLE001 - a panic of Lance's is no Exception
-            # Reading `part` by itself says whether the fault is its own.
-            self._scan = None
-            return None
-        if self._scan.is_over:
-            self._scan = None
-        return batch
+
+def _part(rows: RowsOf) -> FragmentRange | None:
+    """The rows as what a scan may share with others: a part of one fragment."""
+    if not isinstance(rows, FragmentRows) or len(rows.ranges) != 1:
+        return None
+    return rows.ranges[0] if rows.ranges[0].length else None
+
+
+def _length(part: FragmentRange) -> int:
+    assert part.length is not None
+    return part.length
 
 
 class _SharedScan:
@@ -111,9 +125,8 @@ class _SharedScan:
         """Whether `part` comes next."""
         left = self._left
         place = (left.fragment, left.offset, self._names)
-        return place == (part.fragment, part.offset, list(names)) and (
-            (left.length or 0) >= (part.length or 0)
-        )
+        is_next = place == (part.fragment, part.offset, list(names))
+        return is_next and _length(left) >= _length(part)
 
     def take(self, rows: int) -> pa.RecordBatch:
         """The next rows, as one batch."""
@@ -126,6 +139,5 @@ class _SharedScan:
         parts = [*self._waiting, last.slice(0, kept)]
         self._waiting = [last.slice(kept)] if kept < last.num_rows else []
         left = self._left
-        assert left.length is not None
-        self._left = replace(left, offset=left.offset + rows, length=left.length - rows)
+        self._left = replace(left, offset=left.offset + rows, length=_length(left) - rows)
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)

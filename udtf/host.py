@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lance
@@ -77,17 +78,15 @@ class ItemHost:
     def __init__(self, spec: HostSpec) -> None:
         self._spec = spec
         self._schema = pa.ipc.read_schema(pa.py_buffer(spec.view_schema))
-        self._expected: Sequence[WorkItem] = ()
-        self._rows: AdjacentRows | None = None
+        options = dict(spec.folder.storage_options) or None
+        self._rows = AdjacentRows(partial(spec.source.reader, options))
         self._view: Any = None
         self._process: CodeProcess | None = None
         self._stopped = threading.Event()
 
     def run_each(self, items: Sequence[WorkItem]) -> Iterator[ItemStatus]:
         """Do items one after another, each when its status is asked for; see `run`."""
-        self._expected = items
-        if self._rows is not None:
-            self._rows.expect(items)
+        self._rows.expect(items)
         return map(self.run, items)
 
     def run(self, item: WorkItem) -> ItemStatus:
@@ -131,10 +130,6 @@ class ItemHost:
         spec = self._spec
         if self._view is None:
             self._view = spec.folder.open()
-        if self._rows is None:
-            options = dict(spec.folder.storage_options) or None
-            self._rows = AdjacentRows(spec.source.reader(options))
-            self._rows.expect(self._expected)
         if spec.kind is ViewKind.QUERY:
             rows = query_rows(reading.pass_on(self._read(item)), self._schema)
         elif spec.kind is ViewKind.UDTF:
@@ -147,13 +142,13 @@ class ItemHost:
 
     def _read(self, item: WorkItem) -> Iterator[pa.RecordBatch]:
         spec = self._spec
-        assert self._rows is not None
+        # Opened here, and not when the first row is asked for, from when on an item's time runs.
+        outputs = self._rows.reader.columns
         names = list(spec.code_columns)
         if spec.kind is not ViewKind.UDTF:
             # What a query view shows, and a chunk inherits.
             lineage = (SOURCE_ROW_ID, CHUNK_INDEX)
             kept = [name for name in self._schema.names if name not in lineage]
-            outputs = {name for name, _ in spec.source.columns}
             names += [name for name in kept if name in outputs and name not in names]
         return self._rows.read(item.rows, names)
 

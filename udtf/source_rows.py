@@ -51,13 +51,6 @@ class SourceReader:
             assert isinstance(rows, AllRows)
             yield from self._scan(columns, ())
 
-    def range_of(
-        self, rows: FragmentRange, names: Sequence[str], rows_per_batch: int
-    ) -> Iterator[pa.RecordBatch]:
-        """As `read`, of one range, with a batch for about so many rows."""
-        columns = {name: self.columns[name] for name in names}
-        return self._scan(columns, [rows], rows_per_batch)
-
     def selected_ids(self) -> Ids:
         """Ids of all rows that the query selects, in the order of a scan."""
         scanner = self.dataset.scanner(
@@ -103,10 +96,7 @@ class SourceReader:
         return table
 
     def _scan(
-        self,
-        columns: Mapping[str, str],
-        ranges: Sequence[FragmentRange],
-        rows_per_batch: int | None = None,
+        self, columns: Mapping[str, str], ranges: Sequence[FragmentRange]
     ) -> Iterator[pa.RecordBatch]:
         options: dict[str, Any] = {"limit": self.limit}
         if ranges:
@@ -118,7 +108,7 @@ class SourceReader:
             columns=dict(columns) if columns else [],
             filter=self.filter,
             with_row_id=True,
-            batch_size=rows_per_batch or self.batch_rows,
+            batch_size=self.batch_rows,
             **options,
         )
         yield from scanner.to_batches()

@@ -1,6 +1,9 @@
 """Reading item after item, of which those that lie together share a scan."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +19,22 @@ BATCH_ROWS = 8
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), (ROW_ID, pa.uint64())])
 
 
+@dataclass(frozen=True)
 class CountedReader(SourceReader):
-    """Counts the scans that are begun, and those that are for several items."""
+    """Counts the reads of one item, and those of several, which have batches of an item's rows."""
 
-    shared: int
-    alone: int
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def range_of(self, *arguments: Any) -> Iterator[pa.RecordBatch]:
-        object.__setattr__(self, "shared", self.shared + 1)
-        return super().range_of(*arguments)
+    @property
+    def shared(self) -> int:
+        return self.counts["shared"]
+
+    @property
+    def alone(self) -> int:
+        return self.counts["alone"]
 
     def read(self, rows: RowsOf, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        object.__setattr__(self, "alone", self.alone + 1)
+        self.counts["alone" if self.batch_rows == BATCH_ROWS else "shared"] += 1
         return super().read(rows, names)
 
 
@@ -42,10 +49,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def reader(dataset: Any, text: str = "text") -> CountedReader:
-    counted = CountedReader(dataset, {"id": "id", "text": text}, None, None, BATCH_ROWS)
-    object.__setattr__(counted, "shared", 0)
-    object.__setattr__(counted, "alone", 0)
-    return counted
+    return CountedReader(dataset, {"id": "id", "text": text}, None, None, BATCH_ROWS)
 
 
 def table(batches: Iterator[pa.RecordBatch]) -> pa.Table:
@@ -60,7 +64,7 @@ def read(rows: AdjacentRows, item: WorkItem) -> pa.Table:
 def test_items_have_the_rows_that_they_have_alone(dataset: Any, rows_per_item: int) -> None:
     items = cut_fragments(dataset, rows_per_item, whole=False)
     alone = reader(dataset)
-    rows = AdjacentRows(reader(dataset))
+    rows = AdjacentRows(partial(reader, dataset))
     rows.expect(items)
     for item in items:
         assert read(rows, item).equals(table(alone.read(item.rows, ["id", "text"])))
@@ -69,7 +73,7 @@ def test_items_have_the_rows_that_they_have_alone(dataset: Any, rows_per_item: i
 def test_items_that_lie_together_are_read_by_one_scan(dataset: Any) -> None:
     counted = reader(dataset)
     items = cut_fragments(dataset, 4, whole=False)
-    rows = AdjacentRows(counted)
+    rows = AdjacentRows(lambda: counted)
     for start in range(0, len(items), 4):
         call = items[start : start + 4]
         rows.expect(call)
@@ -81,7 +85,7 @@ def test_items_that_lie_together_are_read_by_one_scan(dataset: Any) -> None:
 
 def test_items_in_another_order_or_again_have_their_own_rows(dataset: Any) -> None:
     items = cut_fragments(dataset, 4, whole=False)
-    rows = AdjacentRows(reader(dataset))
+    rows = AdjacentRows(partial(reader, dataset))
     rows.expect(items)
     alone = reader(dataset)
     for number in (0, 1, 2, 2, 1, 5, 6, 4, 7, 0, 8, len(items) - 1):
@@ -91,7 +95,7 @@ def test_items_in_another_order_or_again_have_their_own_rows(dataset: Any) -> No
 
 def test_other_columns_are_read_by_another_scan(dataset: Any) -> None:
     items = cut_fragments(dataset, 4, whole=False)
-    rows = AdjacentRows(reader(dataset))
+    rows = AdjacentRows(partial(reader, dataset))
     rows.expect(items)
     for item in items[:2]:
         read(rows, item)
@@ -101,7 +105,7 @@ def test_other_columns_are_read_by_another_scan(dataset: Any) -> None:
 
 
 def test_rows_by_id_are_read_as_they_are(dataset: Any) -> None:
-    rows = AdjacentRows(reader(dataset))
+    rows = AdjacentRows(partial(reader, dataset))
     ids = reader(dataset).selected_ids()[[5, 2, 9]]
     item = WorkItem(item_id(0), "three rows", RowIds.of(ids))
     rows.expect([item])
@@ -111,7 +115,7 @@ def test_rows_by_id_are_read_as_they_are(dataset: Any) -> None:
 def test_only_the_item_whose_row_fails_fails(dataset: Any) -> None:
     items = cut_fragments(dataset, 4, whole=False)
     counted = reader(dataset, "CAST(100 / (id - 9) AS STRING)")
-    rows = AdjacentRows(counted)
+    rows = AdjacentRows(lambda: counted)
     rows.expect(items)
     failed = []
     seen: list[int] = []
@@ -132,7 +136,7 @@ def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
     lance.write_dataset(rows, uri, enable_stable_row_ids=True)
     counted = reader(lance.dataset(uri))
     items = cut_fragments(lance.dataset(uri), 5, whole=False)
-    adjacent = AdjacentRows(counted)
+    adjacent = AdjacentRows(lambda: counted)
     adjacent.expect(items)
     for item in items:
         read(adjacent, item)
