@@ -68,9 +68,9 @@ class StorageSettings(Section):
     """Where tables live and how safely they are written."""
 
     root: str = "data"
-    """Folder or object-store URI that holds one folder per database."""
+    """Folder or `s3://` URI that holds one folder per database."""
     database: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")] = "default"
-    """The database of requests that name none."""
+    """The database of requests that name none, of callers whose grants do not all name one."""
     options: dict[str, SecretStr] = Field(default_factory=dict)
     """Lance storage options of an object store (credentials, endpoint)."""
     durability: Literal["fsync", "none"] = "fsync"
@@ -199,7 +199,8 @@ class MaintenanceSettings(Section):
     """A version is deleted this long after the next one was made. Versions with a tag are kept, and
     those of a table with branches."""
     versions_kept_max: Positive = 10_000
-    """Versions of a table that are kept; of more the oldest are deleted, however young."""
+    """Versions of a table that are kept; of more the oldest are deleted, as soon as versions_grace_s
+    allows. Versions are deleted 256 or a quarter of those kept at a time, so more may be there."""
     versions_grace_s: Seconds = 3_600
     """No version is deleted sooner than this after the next one was made: reads and refreshes of it
     may be under way."""
@@ -330,7 +331,7 @@ class JobSettings(Section):
     """Jobs: refreshes that run in the background."""
 
     root: str | None = None
-    """Folder or object-store URI of what is stored of jobs: states, events, and which work items
+    """Folder or `s3://` URI of what is stored of jobs: states, events, and which work items
     are done, a small commit each second while a job runs. Unset: `_system` under storage.root. Its
     storage options are storage.options."""
     running_max: Positive = 2

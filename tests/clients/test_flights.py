@@ -138,6 +138,16 @@ def test_the_sessions_of_the_readme_give_what_they_show(
     rows = ", ".join(f"{row['carrier']} {row['flight']}" for row in found.to_pylist())
     assert f"# an Arrow table: {rows}\n" in python
 
+    view = code_block("A view by a function of yours", "python")
+    own = {
+        'api_key="..."': f'api_key="{server.admin_key}", database="{fresh_database.name}"',
+    }
+    file = tmp_path / "stops.py"
+    file.write_text(replaced(view, here | own))
+    run = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert f"# {fresh_database.count('stops'):,} rows, two of each flight\n" in view
+
 
 def values_of(code: str, **names: Any) -> list[Any]:
     """What the expressions among the statements of `code` give."""
