@@ -199,8 +199,7 @@ class MaintenanceSettings(Section):
     """A version is deleted this long after the next one was made. Versions with a tag are kept, and
     those of a table with branches."""
     versions_kept_max: Positive = 10_000
-    """Versions of a table that are kept; of more the oldest are deleted, as soon as versions_grace_s
-    allows. Versions are deleted 256 or a quarter of those kept at a time, so more may be there."""
+    """Versions kept of a table; the oldest go when a quarter more are there and not too young."""
     versions_grace_s: Seconds = 3_600
     """No version is deleted sooner than this after the next one was made: reads and refreshes of it
     may be under way."""
