@@ -25,6 +25,7 @@ from cluster.errors import (
     Throttling,
 )
 from cluster.settings import Settings
+from udtf.error_actions import WAIT_S_MAX
 from udtf.refresh_model import (
     ItemState,
     ItemStatus,
@@ -307,7 +308,7 @@ class Attempt:
 
 
 def _longest_item_s(found: FoundView, settings: Settings) -> float:
-    """How long one item may take with all its attempts."""
+    """How long one item may take with all its attempts and the waits between them."""
     try:
         definition = read_view(found.metadata)
     except DestrierError:
@@ -315,5 +316,6 @@ def _longest_item_s(found: FoundView, settings: Settings) -> float:
         return settings.views.item_timeout_s
     udtf = None if definition is None else definition.udtf
     policy = json.loads(udtf.error_handling) if udtf is not None and udtf.error_handling else {}
-    attempts = [matcher.get("max_attempts", 1) for matcher in policy.get("matchers", ())]
-    return max(attempts, default=1) * settings.views.item_timeout_s
+    counts = [matcher.get("max_attempts", 1) for matcher in policy.get("matchers", ())]
+    attempts = max(counts, default=1)
+    return attempts * settings.views.item_timeout_s + (attempts - 1) * WAIT_S_MAX

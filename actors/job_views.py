@@ -21,14 +21,19 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
+from udtf.history import NEUTRAL, ROW_CHANGES, Unreadable, read_step
 from udtf.lance_errors import translate
 from udtf.refresh_model import PublishRequest, SourceLocation, Watermark
 from udtf.resources import worker_resources
 from udtf.source_query import recognise
+from udtf.sources import version_timestamp
 from udtf.view_record import LANCEDB_DEFINITION, SOURCE_QUERY, is_view, read_view
 from udtf.watermark import read_watermark
 
 logger = logging.getLogger(__name__)
+
+# Looked at every time that a view with auto_refresh is, while rows tell of no change.
+_VERSIONS_LOOKED_AT_MAX = 1_000
 
 
 class OwnedViews:
@@ -101,7 +106,8 @@ class OwnedViews:
 
         def compare() -> SourceChange:
             try:
-                return _change(self._reads.open(record, LATEST), source)
+                known = read_watermark(self._reads.open(record, LATEST))
+                return change_since(known[0] if known is not None else None, source)
             except DestrierError:
                 raise
             except Exception as error:
@@ -142,24 +148,42 @@ class OwnedViews:
             raise OutcomeUnknown(f"the owner of view {view.id} did not answer") from None
 
 
-def _change(view: Any, source: Any) -> SourceChange:
-    """How many source rows are new, different or gone since the view's watermark."""
+def change_since(mark: Watermark | None, source: Any) -> SourceChange:
+    """How many source rows are new, different or gone since a view's watermark. Blocks."""
     rows = int(source.count_rows())
-    known = read_watermark(view)
-    if known is None:
+    if mark is None:
         return SourceChange(rows, rows)
-    mark = known[0]
-    if int(source.version) == mark.source_version:
+    version = int(source.version)
+    before = source if version == mark.source_version else _version(source, mark)
+    is_same_table = before is not None and version_timestamp(before) == mark.source_version_ts
+    if is_same_table and version == mark.source_version:
         return SourceChange(0, rows)
-    before = _version(source, mark)
-    if before is None or not source.has_stable_row_ids:
+    may_compare = is_same_table and version > mark.source_version and source.has_stable_row_ids
+    if before is None or not may_compare:
         # What cannot be compared is computed whole.
         return SourceChange(max(rows, 1), rows)
     after = f"_row_last_updated_at_version > {mark.source_version}"
     changed = int(source.count_rows(after))
     new = int(source.count_rows(f"_row_created_at_version > {mark.source_version}"))
     gone = max(int(before.count_rows()) + new - rows, 0)
-    return SourceChange(changed + gone, rows)
+    return SourceChange(changed + gone or _untold(source, mark.source_version, rows), rows)
+
+
+def _untold(source: Any, since: int, rows: int) -> int:
+    """How many rows may differ from version `since` though no row's version number says so, as
+    after a restore, which takes numbers back."""
+    versions = range(since + 1, int(source.version) + 1)
+    if len(versions) > _VERSIONS_LOOKED_AT_MAX:
+        # The refresh that this leads to in the end takes note of them.
+        return 1
+    for version in versions:
+        try:
+            step = read_step(source, version)
+        except Unreadable:
+            return max(rows, 1)
+        if step.name not in ROW_CHANGES | NEUTRAL:
+            return max(rows, 1)
+    return 0
 
 
 def _version(source: Any, mark: Watermark) -> Any | None:

@@ -37,7 +37,6 @@ from cluster.errors import (
     ConcurrentModification,
     DestrierError,
     InvalidTableState,
-    ServiceUnavailable,
     Throttling,
 )
 from cluster.identifiers import ObjectId
@@ -89,8 +88,8 @@ def publish(view: View, request: PublishRequest) -> Commit:
 
     Raises:
         InvalidTableState: the table is no view.
-        ConcurrentModification: the view's rows or columns are not those that the refresh saw.
-        ServiceUnavailable: files of the refresh are gone.
+        ConcurrentModification: the view's rows or columns are not those that the refresh saw, or
+            files that it wrote are gone: compute it anew.
         Throttling: other programs that write to the folder won every time.
         OutcomeUnknown: the commit may have happened.
     """
@@ -116,9 +115,7 @@ def _checked(view: View, dataset: Any, request: PublishRequest) -> list[Any]:
     fragments = fragments_from_json(request.fragments)
     # Lance would commit them all the same and lose the table.
     if missing_files(view.uri, fragments, view.storage):
-        raise ServiceUnavailable(
-            f"files that the refresh of view {view.id} wrote are gone; refresh it again"
-        )
+        raise _gone(view)
     known = set(field_ids(dataset))
     if not all(set(file.fields) <= known for item in fragments for file in item.files):
         raise ConcurrentModification(
@@ -133,6 +130,13 @@ def _checked(view: View, dataset: Any, request: PublishRequest) -> list[Any]:
             " again"
         )
     return fragments
+
+
+def _gone(view: View) -> ConcurrentModification:
+    """What the refresh wrote is gone for good: to ask again for this commit is in vain."""
+    return ConcurrentModification(
+        f"files that the refresh of view {view.id} wrote are gone; refresh it again"
+    )
 
 
 def _evict(view: View, dataset: Any, request: PublishRequest) -> _Eviction:
@@ -153,9 +157,7 @@ def _evicted_ids(view: View, uri: str) -> Ids:
     """Row ids of the source, sorted, each once."""
     data = view.storage.read(uri)
     if data is None:
-        raise ServiceUnavailable(
-            f"files that the refresh of view {view.id} wrote are gone; refresh it again"
-        )
+        raise _gone(view)
     with pa.ipc.open_file(pa.BufferReader(data)) as reader:
         ids = reader.read_all().column(EVICTED_IDS)
     return np.unique(ids.to_numpy().astype(np.uint64, copy=False))

@@ -81,7 +81,7 @@ class ChildPipes:
         return bytes(self._printed).decode(errors="replace")
 
     def is_alive(self) -> bool:
-        """Whether it has its pipe open, before anything is received of it."""
+        """Whether it has its pipe open, while nothing is awaited of it."""
         waiting = select.poll()
         waiting.register(self._reading, 0)
         return not waiting.poll(0)

@@ -144,6 +144,9 @@ class CodeProcess:
         self._end()
 
     def _ready(self) -> ChildPipes:
+        if self._child is not None and not self._child.is_alive():
+            # It died after its last item was done, which is not the next one's fault.
+            self._end()
         if self._child is not None:
             return self._child
         spec = self._spec

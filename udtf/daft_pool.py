@@ -9,7 +9,7 @@ import pickle
 import queue
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import daft
@@ -25,13 +25,15 @@ _ITEM = "item"
 
 
 def run_plan(
-    items: Sequence[WorkItem], spec: HostSpec, pool: Pool, poll_s: float
-) -> Iterator[str | None]:
-    """Do every item; the answers of PlanWorker as they come, None after `poll_s` without one.
+    items: Sequence[WorkItem], spec: HostSpec, pool: Pool, per_call: int, poll_s: float
+) -> Generator[str | None]:
+    """Do every item, `per_call` of them in a call of a worker; the answers of PlanWorker as they
+    come, None after `poll_s` without one.
 
-    Waits without end for a worker that has died on Ray.
+    Waits without end for a worker that has died on Ray. Whoever closes this ends the process soon,
+    and its workers with it.
     """
-    plan = _plan(items, spec, pool)
+    plan = _plan(items, spec, pool, per_call)
     rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
     # Closing Daft's iterator waits until every item is done; so a thread that nobody waits for
     # has it.
@@ -56,10 +58,9 @@ def _choose(runner: Runner) -> None:
         daft.set_runner_native()
 
 
-def _plan(items: Sequence[WorkItem], spec: HostSpec, pool: Pool) -> Any:
+def _plan(items: Sequence[WorkItem], spec: HostSpec, pool: Pool, per_call: int) -> Any:
     _choose(pool.runner)
     asked = pool.resources
-    per_call = pool.items_per_call(len(items))
     on_ray = pool.runner is Runner.RAY
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

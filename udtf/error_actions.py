@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from udtf.error_policy import Backoff, ErrorAction
 from udtf.refresh_model import ItemError
 
-_WAIT_S_MAX = 60.0
+# Between two attempts at an item.
+WAIT_S_MAX = 60.0
 _JITTER_S = 1.0
 
 
@@ -62,7 +63,7 @@ def wait_s(backoff: Backoff, attempts: int) -> float:
     if backoff is Backoff.FIXED:
         return 1.0
     if backoff is Backoff.LINEAR:
-        return min(float(attempts), _WAIT_S_MAX)
+        return min(float(attempts), WAIT_S_MAX)
     # The exponent is bounded before it is one that no float can hold.
     wait = 2.0 ** min(attempts - 1, 16) + random.uniform(0.0, _JITTER_S)  # noqa: S311 - no secret
-    return min(wait, _WAIT_S_MAX)
+    return min(wait, WAIT_S_MAX)

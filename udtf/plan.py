@@ -3,10 +3,11 @@
 Statuses come as items end, in no order.
 """
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from udtf.host import HostSpec, ItemHost
 from udtf.items import WorkItem
@@ -26,7 +27,8 @@ def run_items(
     report_workers: Callable[[int], None],
     is_over: Callable[[], bool],
 ) -> None:
-    """Do every item; returns when all are done, or soon after `is_over` says so. Blocks.
+    """Do every item; returns when all are done, or soon after `is_over` says so, and no task of
+    Ray goes on then. Blocks.
 
     `report_status` is called in this thread for each item that has ended, `report_workers` with how
     many workers have ended one.
@@ -40,17 +42,27 @@ def run_items(
         report_status(ItemHost(spec).run(items[0]))
         return
     workers: set[str] = set()
-    for row in _answers(items, spec, pool):
-        if row is not None:
-            answer = json.loads(row)
-            if answer[WORKER] not in workers:
-                workers.add(answer[WORKER])
-                report_workers(len(workers))
-            if answer[STATUS] is not None:
-                report_status(ItemStatus.from_json(answer[STATUS]))
-        if is_over():
-            spec.folder.stop()
+    left = {item.id: item for item in items}
+    per_call = pool.items_per_call(len(items))
+    while left:
+        with contextlib.closing(_answers(list(left.values()), spec, pool, per_call)) as answers:
+            for row in answers:
+                if row is not None:
+                    answer = json.loads(row)
+                    if answer[WORKER] not in workers:
+                        workers.add(answer[WORKER])
+                        report_workers(len(workers))
+                    if answer[STATUS] is not None:
+                        status = ItemStatus.from_json(answer[STATUS])
+                        left.pop(status.id, None)
+                        report_status(status)
+                if is_over():
+                    spec.folder.stop()
+                    return
+        if per_call == pool.children:
             return
+        # Items that take long were given back: from now on each is a call of its own.
+        per_call = pool.children
 
 
 def has_started_daft() -> bool:
@@ -79,13 +91,16 @@ def free(runner: Runner) -> list[Mapping[str, float]]:
     return nodes(runner)
 
 
-def _answers(items: Sequence[WorkItem], spec: HostSpec, pool: Pool) -> Iterator[str | None]:
-    """What workers say of the items that have ended; None every now and then when there is none."""
+def _answers(
+    items: Sequence[WorkItem], spec: HostSpec, pool: Pool, per_call: int
+) -> Generator[str | None]:
+    """What workers say of items, `per_call` of them at a time; None every now and then when there
+    is nothing."""
     if not pool.is_daft(len(items)):
         from udtf import ray_tasks
 
-        return ray_tasks.run_tasks(items, spec, pool, _POLL_S)
+        return ray_tasks.run_tasks(items, spec, pool, per_call, _POLL_S)
     # Loaded by those who need it: Daft takes a third of a second.
     from udtf import daft_pool
 
-    return daft_pool.run_plan(items, spec, pool, _POLL_S)
+    return daft_pool.run_plan(items, spec, pool, per_call, _POLL_S)

@@ -10,6 +10,7 @@ import os
 import pickle
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 STATUS = "status"
 WORKER = "worker"
+# No other item of a call is begun after so long: until it is over nobody hears of its items, and a
+# worker that dies loses them all.
+CALL_S = 10.0
 _WATCH_S = 1.0
 
 
@@ -47,7 +51,8 @@ class PlanWorker:
         return self.do(items.to_pylist())
 
     def do(self, todo: Sequence[bytes]) -> list[str]:
-        """Do some items; a status for each, null if the refresh was stopped before."""
+        """Do some items; a status for each, null if it was not begun: because the refresh was
+        stopped, or because the others took so long that they are to be heard of first."""
         # Items that lie together are for one host, which reads them together.
         share = -(-len(todo) // len(self._hosts))
         shares = [todo[number * share :][:share] for number in range(len(self._hosts))]
@@ -68,9 +73,11 @@ class PlanWorker:
     def _do(self, host: "ItemHost", items: Sequence[bytes]) -> list[str]:
         answers = []
         statuses = host.run_each([pickle.loads(item) for item in items])  # noqa: S301
-        for _ in items:
+        begun_s = time.monotonic()
+        for number in range(len(items)):
             status = None
-            if not self._spec.folder.is_stopped():
+            is_late = number > 0 and time.monotonic() - begun_s >= CALL_S
+            if not is_late and not self._spec.folder.is_stopped():
                 status = next(statuses).to_json()
             answers.append(json.dumps({WORKER: self._name, STATUS: status}))
         return answers

@@ -9,7 +9,7 @@ from udtf.refresh_model import Runner
 from udtf.resources import WorkerResources
 
 # A call of a worker costs milliseconds: where it has many items before it, it gets some at a time.
-# More at a time would be heard of late, and lost together.
+# More at a time would be heard of late, and lost together. Of slow items it gives back the rest.
 _ITEMS_PER_CALL_MAX = 8
 _CALLS_PER_WORKER_MIN = 24
 

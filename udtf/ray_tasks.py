@@ -7,7 +7,7 @@ from task to task; all of a driver's workers end with the driver.
 
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from itertools import islice
 
 import ray
@@ -19,16 +19,20 @@ from udtf.pool import Pool, pickled_calls
 
 # Workers that are made ready for a refresh that has not been asked for yet.
 _READY_MAX = 8
+# A worker looks every second or two whether it is to stop, and then ends its code.
+_STOPPING_S = 8.0
 # So long each is kept busy that the next task does not go to the same worker.
 _APART_S = 0.05
 
 
 def run_tasks(
-    items: Sequence[WorkItem], spec: HostSpec, pool: Pool, poll_s: float
-) -> Iterator[str | None]:
-    """Do every item, a task for each worker at a time; the answers of PlanWorker as they come.
+    items: Sequence[WorkItem], spec: HostSpec, pool: Pool, per_call: int, poll_s: float
+) -> Generator[str | None]:
+    """Do every item, a task of `per_call` items for each worker at a time; the answers of
+    PlanWorker as they come.
 
-    None says that there was no answer for `poll_s` seconds.
+    None says that there was no answer for `poll_s` seconds. Whoever closes this has told the
+    workers to stop; it then returns when all have.
 
     Raises:
         ray.exceptions.RayError: a worker died, with what it was doing.
@@ -39,18 +43,22 @@ def run_tasks(
         _do_items
     )
     host = ray.put(pickle.dumps(spec))
-    calls = pickled_calls(items, pool.items_per_call(len(items)))
+    calls = pickled_calls(items, per_call)
     running: list[ray.ObjectRef[list[str]]] = []
-    while True:
-        for call in islice(calls, pool.workers - len(running)):
-            running.append(task.remote(host, pool.children, call))
-        if not running:
-            return
-        ended, running = ray.wait(running, timeout=poll_s)
-        if not ended:
-            yield None
-        for answers in ray.get(ended):
-            yield from answers
+    try:
+        while True:
+            for call in islice(calls, pool.workers - len(running)):
+                running.append(task.remote(host, pool.children, call))
+            if not running:
+                return
+            ended, running = ray.wait(running, timeout=poll_s)
+            if not ended:
+                yield None
+            for answers in ray.get(ended):
+                yield from answers
+    except GeneratorExit:
+        _wait_for_end(running)
+        raise
 
 
 def get_ready() -> None:
@@ -59,6 +67,18 @@ def get_ready() -> None:
     # What takes no CPU waits for none. Whoever has run one such task is the first for another.
     rest = ray.remote(num_cpus=0, max_retries=0)(_rest)
     ray.get([rest.remote() for _ in range(min(cpus, _READY_MAX))])
+
+
+def _wait_for_end(running: "list[ray.ObjectRef[list[str]]]") -> None:
+    """Have tasks ended that were told to stop: the workers may be wanted for the next refresh, and
+    nobody would delete what they write once this one is committed."""
+    if not running:
+        return
+    _, left = ray.wait(running, num_returns=len(running), timeout=_STOPPING_S)
+    for task in left:
+        ray.cancel(task, force=True)
+    if left:
+        ray.wait(left, num_returns=len(left), timeout=_STOPPING_S)
 
 
 def _do_items(spec: bytes, children: int, items: Sequence[bytes]) -> list[str]:

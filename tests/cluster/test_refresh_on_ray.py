@@ -1,6 +1,7 @@
 """Refreshes on a Ray with logical GPUs: the same rows, by workers that have what they ask for."""
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -196,6 +197,35 @@ def test_a_task_whose_worker_dies_ends_with_an_error(ray: Any, lab: Lab) -> None
     with pytest.raises(ray.exceptions.RayError, match="died"):
         lab.compute()
     killed.join()
+
+
+def test_no_worker_goes_on_after_enough_rows(lab: Lab) -> None:
+    """The workers are kept for the next refresh, and nobody deletes what they wrote too late."""
+    write_rows(lab, 200)
+    code = """
+import time
+
+def expand(id):
+    time.sleep(0 if id < 3 else 0.4)
+    yield {"word": str(id)}
+"""
+    lab.code(
+        "chunker",
+        code,
+        pa.schema([("word", pa.string())]),
+        input_columns=["id"],
+        num_cpus=1,
+    )
+    request = lab.compute(source_task_size=1, output_limit=3, concurrency=2)
+    assert request is not None and request.rows_written == 3
+    view = lab.folder / "view.lance"
+    # As the owner of the view does once it has committed; what tells workers to stop goes too.
+    shutil.rmtree(view / "_refresh")
+    files = sorted((view / "data").iterdir())
+    # An item takes less than half of this.
+    time.sleep(1)
+    assert sorted((view / "data").iterdir()) == files
+    assert not (view / "_refresh").exists()
 
 
 def kill_workers() -> None:

@@ -160,6 +160,23 @@ def test_segfault_shows_what_was_printed_and_where() -> None:
     assert 'File "<code>"' in error.traceback
 
 
+def test_process_that_dies_between_two_items_costs_neither() -> None:
+    source = """
+        def code(source):
+            for batch in source.to_batches():
+                yield batch
+            yield rows(os.getpid())
+    """
+    with CodeProcess(spec_of(source)) as process:
+        first = run(process)[-1]["n"]
+        os.kill(first, signal.SIGKILL)
+        while not is_gone(first):
+            time.sleep(0.01)
+        *given, second = run(process)
+        assert given == [{"n": 1}, {"n": 2}, {"n": 3}]
+        assert second["n"] != first
+
+
 def test_run_after_a_crash_starts_a_new_process() -> None:
     source = """
         def code(source):

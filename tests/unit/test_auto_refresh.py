@@ -1,16 +1,23 @@
 """When views are refreshed by themselves; the clock is the test's."""
 
+import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pytest
 
+from actors import job_views
 from actors.auto_refresh import AutoRefresh, SourceChange
 from actors.jobs_model import Job, JobPhase, JobState, Submission, ViewHistory, WatchedView
 from actors.model import TableLocation
 from cluster.errors import ServiceUnavailable, TableNotFound
 from cluster.settings import JobSettings
 from tests.clients.manual_clock import ManualClock
+from udtf.refresh_model import Watermark
+from udtf.sources import version_timestamp
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +164,33 @@ async def test_a_view_that_cannot_be_looked_at_does_not_keep_others(error: Excep
 
     world.since_refresh = since_refresh  # type: ignore[method-assign]
     assert await world.look() == 1
+
+
+@pytest.mark.parametrize("way", ["restore", "older version", "made anew"])
+def test_a_source_that_went_back_has_changed(tmp_path: Path, way: str) -> None:
+    """Rows of an old version have old version numbers, and there are as many."""
+    uri = str(tmp_path / "source.lance")
+    source = lance.write_dataset(
+        pa.table({"id": range(10), "n": [0] * 10}), uri, enable_stable_row_ids=True
+    )
+    source.update({"n": "1"})
+    moment = version_timestamp(source)
+    mark = Watermark(("s",), uri, None, 2, moment, "sha", None, None, None, "job", 0)
+    assert job_views.change_since(mark, source) == SourceChange(0, 10)
+    source.update({"n": "2"}, where="id = -1")
+    assert job_views.change_since(mark, lance.dataset(uri)) == SourceChange(0, 10)
+    if way == "restore":
+        lance.dataset(uri, version=1).restore()
+        now = lance.dataset(uri)
+    elif way == "older version":
+        now = lance.dataset(uri, version=1)
+    else:
+        shutil.rmtree(uri)
+        for mode in ("create", "append"):
+            now = lance.write_dataset(
+                pa.table({"id": range(5), "n": [0] * 5}), uri, mode=mode, enable_stable_row_ids=True
+            )
+    assert job_views.change_since(mark, now) == SourceChange(10, 10)
 
 
 async def test_a_forgotten_view_is_not_looked_at() -> None:
