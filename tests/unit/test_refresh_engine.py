@@ -1,10 +1,9 @@
 """Refreshes as a driver runs them, on Daft's native runner, published by the test itself."""
 
-import pickle
 import shutil
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,7 @@ import pytest
 from cluster.errors import InvalidInput
 from cluster.settings import Settings
 from tests.unit.refresh_lab import Lab, Notes, publish, settle
-from udtf.host import HostSpec, ItemHost
-from udtf.items import WorkItem
-from udtf.plan_worker import PlanWorker
-from udtf.pool import Pool, pickled_calls
+from udtf.host import ItemHost
 from udtf.refresh import RefreshCancelled, RefreshFailed
 from udtf.refresh_model import ItemState, ItemStatus
 from udtf.resources import ImpossibleResources
@@ -325,39 +321,6 @@ def test_several_children_of_one_worker_share_its_items(lab: Lab) -> None:
     lab.code("udtf", code, STATS, partition_by="k")
     lab.refresh(concurrency=1, intra_applier_concurrency=2)
     assert len(set(lab.rows().column("total").to_pylist())) == 2
-
-
-def test_slow_items_are_given_back_and_then_called_one_by_one(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All items of a call are heard of at once, so that a long call looks like a worker that hangs
-    and is lost as a whole."""
-    called: list[int] = []
-
-    def answers(
-        items: Sequence[WorkItem], spec: HostSpec, pool: Pool, per_call: int
-    ) -> Generator[str]:
-        worker = PlanWorker(pickle.dumps(spec), pool.children)
-        try:
-            for call in pickled_calls(items, per_call):
-                called.append(len(call))
-                yield from worker.do(call)
-        finally:
-            worker.close()
-
-    monkeypatch.setattr("udtf.plan._answers", answers)
-    monkeypatch.setattr("udtf.plan_worker.CALL_S", 0.0)
-    monkeypatch.setattr(Pool, "items_per_call", lambda self, items: 8)
-    lab.write_source(pa.table({"id": range(20)}))
-    code = "def expand(id):\n    yield {'word': str(id)}\n"
-    lab.code("chunker", code, WORDS)
-    rows = lab.refresh(source_task_size=1)
-    assert rows.column("word").to_pylist() == [str(n) for n in range(20)]
-    assert sorted(status.id for status in lab.notes.items) == sorted(
-        {status.id for status in lab.notes.items}
-    )
-    # One item of each call was done, and the others then alone.
-    assert called == [8, 8, 4] + [1] * 17
 
 
 def test_a_partition_without_output_writes_nothing(lab: Lab) -> None:
