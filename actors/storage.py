@@ -11,7 +11,9 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 from pyarrow import fs
@@ -23,6 +25,23 @@ from cluster.settings import StorageSettings
 # Destrier's own files live in this folder: of a table (dropped with it) and of the root.
 SIDECAR = "_destrier"
 ROOT_SIDECAR = ".destrier"
+# Lance's storage options by every name that it knows them under (the crate object_store), for what
+# pyarrow has a parameter for. The first that is given counts.
+_S3_PARAMETERS = {
+    "access_key": ("aws_access_key_id", "access_key_id"),
+    "secret_key": ("aws_secret_access_key", "secret_access_key"),
+    "session_token": ("aws_session_token", "aws_token", "session_token", "token"),
+    "region": ("aws_region", "region", "aws_default_region", "default_region"),
+}
+_ENDPOINT = (
+    "aws_endpoint_url_s3",
+    "aws_endpoint_url",
+    "aws_endpoint",
+    "endpoint_url",
+    "endpoint",
+)
+_TRUE = ("true", "1", "yes", "on", "y")
+_VIRTUAL_HOSTED = ("aws_virtual_hosted_style_request", "virtual_hosted_style_request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +76,12 @@ class Storage:
             return Storage(root, options, settings.durability == "fsync", True)
         if scheme != "s3":
             raise InvalidInput(f"storage.root: {scheme}:// is not served; use a folder or s3://")
+        endpoint = _option(options, _ENDPOINT)
+        if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+            raise InvalidInput(
+                f"storage.options: the endpoint {endpoint!r} is no URL; begin it with https:// or"
+                " http://"
+            )
         return Storage(settings.root.rstrip("/"), options, False, False)
 
     @property
@@ -71,17 +96,8 @@ class Storage:
     def _open(self, uri: str) -> tuple[fs.FileSystem, str]:
         if self.is_local:
             return fs.LocalFileSystem(), uri
-        options = dict(self.options)
-        endpoint = options.get("aws_endpoint") or options.get("endpoint")
-        parsed = urlparse(endpoint) if endpoint else None
-        store = fs.S3FileSystem(
-            access_key=options.get("aws_access_key_id"),
-            secret_key=options.get("aws_secret_access_key"),
-            region=options.get("aws_region") or options.get("region"),
-            endpoint_override=parsed.netloc if parsed else None,
-            scheme=parsed.scheme if parsed else "https",
-        )
-        return store, uri.removeprefix("s3://")
+        path = uri.removeprefix("s3://")
+        return _object_store(self.options, path.partition("/")[0]), path
 
     def read(self, uri: str) -> bytes | None:
         """The bytes of a small file; None if it is not there."""
@@ -152,10 +168,10 @@ class Storage:
     def delete_folder(self, uri: str) -> None:
         """Delete a folder and everything in it, if it is there."""
         store, path = self._open(uri)
-        try:
-            store.delete_dir(path)
-        except FileNotFoundError:
-            return
+        # It may be that a file in it went while it was deleted: then the rest is still there.
+        while self.exists(uri):
+            with contextlib.suppress(FileNotFoundError):
+                store.delete_dir(path)
 
     def delete_empty_folder(self, uri: str) -> None:
         """Delete a folder if there is nothing in it; object stores have none to delete."""
@@ -213,6 +229,32 @@ class Storage:
         if not self.fsync:
             return
         disk.sync(paths)
+
+
+@lru_cache(maxsize=8)
+def _object_store(options: tuple[tuple[str, str], ...], bucket: str) -> fs.FileSystem:
+    """The bucket's file system, made once: each has connections of its own to open."""
+    parameters: dict[str, Any] = {
+        name: _option(options, keys) for name, keys in _S3_PARAMETERS.items()
+    }
+    endpoint = _option(options, _ENDPOINT)
+    if endpoint is not None:
+        parsed = urlparse(endpoint)
+        # Lance has the bucket in the endpoint's name then; pyarrow puts it there.
+        virtual_hosted = (_option(options, _VIRTUAL_HOSTED) or "").lower() in _TRUE
+        host = parsed.netloc.removeprefix(f"{bucket}.") if virtual_hosted else parsed.netloc
+        parameters |= {
+            "endpoint_override": host,
+            "scheme": parsed.scheme,
+            "force_virtual_addressing": virtual_hosted,
+        }
+    return fs.S3FileSystem(**parameters)
+
+
+def _option(options: Iterable[tuple[str, str]], keys: Iterable[str]) -> str | None:
+    """The value of the first of `keys` that is given; upper and lower case are the same."""
+    given = {name.lower(): value for name, value in options}
+    return next((given[key] for key in keys if key in given), None)
 
 
 def _local_names(folder: str) -> list[str]:
