@@ -9,7 +9,8 @@ folder that is going away.
 """
 
 import asyncio
-import uuid
+import contextlib
+import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,8 +28,9 @@ from actors.catalog_view import (
     CatalogView,
 )
 from actors.freshness import versions_folder
-from actors.incarnation import ensure_incarnation, is_dropped, mark_dropped
+from actors.incarnation import delete_dropped, ensure_incarnation, is_dropped, mark_dropped
 from actors.lance_store import commit_first, fragments_from_json, missing_files
+from actors.locations import check_location, was_location
 from actors.model import (
     CreatedTable,
     CreateMode,
@@ -59,6 +61,7 @@ from cluster.settings import Settings
 from udtf.lance_errors import translate
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class TableOwners(Protocol):
@@ -71,13 +74,6 @@ class TableOwners(Protocol):
     async def end(self, table: TableRef, location: TableLocation) -> None:
         """Let the actor finish what it commits, refuse the rest, and end it."""
         ...
-
-
-def new_location(table: ObjectId) -> str:
-    """A folder for a new table, named as DirectoryNamespace names it."""
-    if len(table.parts) == 1:
-        return f"{table.name}{ROOT_SUFFIX}"
-    return f"{uuid.uuid4().hex[:8]}_{table.stored}"
 
 
 class Catalog:
@@ -142,6 +138,7 @@ class Catalog:
     ) -> Mapping[str, str]:
         """Drop; see ports.CatalogOperations."""
         async with self._changing:
+            await self._run(self._finish_drops)
             snapshot = await self._run(self._view.snapshot)
             if namespace.is_root:
                 raise InvalidInput("the root namespace cannot be dropped")
@@ -255,17 +252,25 @@ class Catalog:
         async with self._changing:
             snapshot = await self._run(self._view.snapshot)
             if overwrite and table in snapshot.tables:
-                await self._deregister(table, snapshot)
+                # Before the name is taken from the table that it has.
+                await self._run(self._check_data, location)
+                # Not there: its drop was cut short, and is finished below.
+                with contextlib.suppress(TableNotFound):
+                    await self._deregister(table, snapshot)
             return await self._run(self._register_existing, table, location, properties)
+
+    def _check_data(self, location: str) -> None:
+        uri = f"{self._uri}/{location}"
+        is_table = self._storage.exists(versions_folder(uri, None))
+        if not is_table or is_dropped(uri, self._storage):
+            raise TableNotFound(f"location {location!r} holds no table")
 
     def _register_existing(
         self, table: ObjectId, location: str, properties: Mapping[str, str]
     ) -> TableRecord:
         self._check_name(table)
+        self._check_data(location)
         uri = f"{self._uri}/{location}"
-        is_table = self._storage.exists(versions_folder(uri, None))
-        if not is_table or is_dropped(uri, self._storage):
-            raise TableNotFound(f"location {location!r} holds no table")
         self._storage.delete_file(f"{uri}/{DEREGISTERED}")
         ensure_incarnation(uri, self._storage)
         self._register(table, location, properties)
@@ -296,6 +301,10 @@ class Catalog:
     async def drop_table(self, table: ObjectId) -> DroppedTable:
         """Forget the name and delete the data."""
         async with self._changing:
+            finished = await self._run(self._finish_drops, table)
+            left = [location for location in finished if was_location(table, location)]
+            if left and table not in (await self._run(self._view.snapshot)).tables:
+                return DroppedTable(table, f"{self._uri}/{left[0]}", {})
             return await self._drop_table(table)
 
     async def _drop_table(self, table: ObjectId) -> DroppedTable:
@@ -310,14 +319,42 @@ class Catalog:
             return await self._deregister(table, snapshot)
         await self._run(mark_dropped, uri, self._storage)
         await self._owners.end(TableRef(self._database, table), TableLocation(uri))
-
-        def delete() -> None:
-            if self._has_row(table):
-                self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
-            self._storage.delete_folder(uri)
-
-        await self._run(delete)
+        await self._run(self._delete, table, row.location)
         return DroppedTable(table, uri, row.properties)
+
+    def _delete(self, table: ObjectId, location: str) -> None:
+        """Carry out a drop that has its mark.
+
+        The name goes first. If the rest fails, the mark tells the next drop what is left.
+        """
+        uri = f"{self._uri}/{location}"
+        if location.endswith(ROOT_SUFFIX):
+            # The library, which does not know our mark, takes such a folder for a table.
+            self._storage.write(f"{uri}/{DEREGISTERED}", b"")
+        if self._has_row(table):
+            self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
+        delete_dropped(uri, self._storage)
+
+    def _finish_drops(self, table: ObjectId | None = None) -> list[str]:
+        """Delete the marked folders that no name leads to: drops were cut short there.
+
+        Says which. One that cannot be deleted is left to the next drop, unless it was `table`'s.
+        """
+        taken = {row.location.split("/")[0] for row in self._view.snapshot().tables.values()}
+        finished = []
+        for location in self._storage.folders(self._uri):
+            uri = f"{self._uri}/{location}"
+            if location in taken or not is_dropped(uri, self._storage):
+                continue
+            try:
+                delete_dropped(uri, self._storage)
+            except OSError as error:
+                if table is not None and was_location(table, location):
+                    raise
+                logger.warning("what a drop has left could not be deleted: %s", error)
+            else:
+                finished.append(location)
+        return finished
 
     async def merge_properties(
         self, table: ObjectId, properties: Mapping[str, str]
@@ -373,16 +410,14 @@ class Catalog:
             if not is_dropped(uri, self._storage):
                 raise TableAlreadyExists(f"table {table} already exists")
             # A drop that was cut short: finish it.
-            if self._has_row(table):
-                self._change("deregister_table", wire.DeregisterTableRequest(id=list(table.parts)))
-            self._storage.delete_folder(uri)
+            self._delete(table, row.location)
 
     def _check_folder(self, table: ObjectId) -> None:
         """Refuse, or clear, what is left in the folder that a root table always gets."""
         if len(table.parts) == 1:
             uri = f"{self._uri}/{table.name}{ROOT_SUFFIX}"
             if is_dropped(uri, self._storage):
-                self._storage.delete_folder(uri)
+                delete_dropped(uri, self._storage)
             if self._storage.exists(f"{uri}/{DEREGISTERED}"):
                 raise ConcurrentModification(
                     f"the folder {table.name}{ROOT_SUFFIX} holds the data of a deregistered table;"
@@ -425,20 +460,3 @@ class Catalog:
                 raise InternalError("the catalog's worker failed") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._lane, partial(guarded))
-
-
-def check_location(location: str) -> None:
-    """Refuse a location that is not a folder of its own inside the database.
-
-    Raises:
-        InvalidInput: says what is wrong with it.
-    """
-    if "://" in location:
-        raise InvalidInput("Absolute URIs are not allowed: give a location inside the database")
-    if location.startswith("/"):
-        raise InvalidInput("Absolute paths are not allowed: give a location inside the database")
-    parts = location.split("/")
-    if ".." in parts:
-        raise InvalidInput("Path traversal is not allowed: give a location inside the database")
-    if any(part in ("", ".") for part in parts) or parts[0].startswith(("__manifest", ".")):
-        raise InvalidInput(f"location {location!r} names no table's folder")

@@ -8,6 +8,7 @@ still there.
 
 import uuid
 
+from actors.freshness import versions_folder
 from actors.storage import SIDECAR, Storage
 
 
@@ -48,3 +49,19 @@ def mark_dropped(uri: str, storage: Storage) -> None:
 def is_dropped(uri: str, storage: Storage) -> bool:
     """Whether this life is over."""
     return storage.exists(dropped_uri(uri))
+
+
+def delete_dropped(uri: str, storage: Storage) -> None:
+    """Delete the folder of a table that has the mark.
+
+    The manifests go first, so that nobody opens a table whose files are going; the mark goes last,
+    so that what a cut-short drop leaves is a dropped table still.
+    """
+    storage.delete_folder(versions_folder(uri, None))
+    for name in storage.folders(uri):
+        if name != SIDECAR:
+            storage.delete_folder(f"{uri}/{name}")
+    for name, *_ in storage.files(uri):
+        storage.delete_file(f"{uri}/{name}")
+    storage.delete_folder(sidecar_uri(uri))
+    storage.delete_folder(uri)

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from actors.catalog import new_location
 from actors.conform import check_new_schema, conform_reader, open_stream
 from actors.guards import refuse_reserved, refuse_view, without_reserved
 from actors.lance_store import (
@@ -26,6 +25,7 @@ from actors.lance_store import (
     write_first_fragments,
     write_new_fragments,
 )
+from actors.locations import new_location
 from actors.model import (
     Commit,
     CreatedTable,
@@ -152,7 +152,7 @@ class Uploads:
             return await self._create_existing(ref, existing, table, mode, key, body)
         location = new_location(table.id)
         uri = f"{self._storage.database_uri(database)}/{location}"
-        if self._storage.exists(uri):
+        if await self._reads.in_thread(self._storage.exists, uri):
             # A declared table is found above: this is a table being made, or what is left of one.
             await self._owners.catalog(database).call("make_way", table.id)
         staged = await self._in_thread(self._stage_create, uri, table, body)

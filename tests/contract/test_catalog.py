@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from lance.namespace import DirectoryNamespace
 
-from actors.catalog import check_location
 from actors.incarnation import mark_dropped
+from actors.locations import check_location
 from actors.model import LATEST, CreateMode, InsertMode
 from actors.server import Server
 from actors.storage import Storage
