@@ -121,7 +121,10 @@ class Reads:
         if table.id.is_root:
             raise InvalidInput("the identifier names the root namespace; name a table")
         snapshot = await self.catalog(table.database)
-        return self.catalog_view(table.database).find_table(table.id, snapshot)
+        view = self.catalog_view(table.database)
+        if self._storage.is_local:
+            return view.find_table(table.id, snapshot)
+        return await self.in_thread(view.find_table, table.id, snapshot)
 
     async def list_declared(self, database: str, names: list[ObjectId]) -> set[ObjectId]:
         """Those of `names` that have no data yet."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actors.catalog_view import page
+from actors.catalog_view import CatalogSnapshot, CatalogView, page
 from actors.guards import text_metadata
 from actors.job_views import OwnedViews
 from actors.jobs_model import Submission, Trigger, ViewHistory, WatchedView
@@ -205,19 +205,30 @@ class Views:
         snapshot = await self._reads.catalog(database)
         snapshot.check_namespace(namespace)
         every = page(snapshot.table_names.get(namespace, ()), page_token, None).items
+        tables = [namespace.child(name) for name in every]
         catalog = self._reads.catalog_view(database)
-        records = [catalog.find_table(namespace.child(name), snapshot) for name in every]
-        names = await self._reads.in_thread(self._names_of_views, records, limit)
+        names = await self._reads.in_thread(self._names_of_views, catalog, snapshot, tables, limit)
         return page(names, None, limit)
 
-    def _names_of_views(self, records: Sequence[TableRecord], limit: int | None) -> list[str]:
-        """Names of the first views among `records`, one more than `limit` of them if there are."""
+    def _names_of_views(
+        self,
+        catalog: CatalogView,
+        snapshot: CatalogSnapshot,
+        tables: Sequence[ObjectId],
+        limit: int | None,
+    ) -> list[str]:
+        """Names of the first views among `tables`, one more than `limit` of them if there are."""
         names: list[str] = []
-        for record in records:
+        for table in tables:
             if limit is not None and len(names) > limit:
                 break
+            try:
+                record = catalog.find_table(table, snapshot)
+            except TableNotFound:
+                # Its drop has begun.
+                continue
             if self._is_view(record):
-                names.append(record.id.name)
+                names.append(table.name)
         return names
 
     def _is_view(self, record: TableRecord) -> bool:
