@@ -25,6 +25,8 @@ from cluster.settings import StorageSettings
 # Destrier's own files live in this folder: of a table (dropped with it) and of the root.
 SIDECAR = "_destrier"
 ROOT_SIDECAR = ".destrier"
+# Times that the deletion of a folder is begun again because a file in it went meanwhile.
+_DELETIONS_MAX = 100
 # Lance's storage options by every name that it knows them under (the crate object_store), for what
 # pyarrow has a parameter for. The first that is given counts.
 _S3_PARAMETERS = {
@@ -168,10 +170,16 @@ class Storage:
     def delete_folder(self, uri: str) -> None:
         """Delete a folder and everything in it, if it is there."""
         store, path = self._open(uri)
-        # It may be that a file in it went while it was deleted: then the rest is still there.
-        while self.exists(uri):
-            with contextlib.suppress(FileNotFoundError):
+        # A file in it that goes meanwhile ends the deletion: then the rest is still there.
+        for _ in range(_DELETIONS_MAX):
+            try:
                 store.delete_dir(path)
+            except FileNotFoundError:
+                if not self.exists(uri):
+                    return
+            else:
+                return
+        raise OSError(f"the folder {uri} changes while it is deleted")
 
     def delete_empty_folder(self, uri: str) -> None:
         """Delete a folder if there is nothing in it; object stores have none to delete."""
