@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from actors.freshness import TableHandle, TableState, manifest_path, versions_folder
+from actors.freshness import TableHandle, TableState, find_manifest, versions_folder
 from actors.incarnation import is_dropped, read_incarnation, sidecar_uri
 from actors.lance_store import file_name
 from actors.model import Page, TableLocation, TableRecord
@@ -230,8 +230,9 @@ class CatalogView:
             for file in fragment.data_files()
         ]
         folder = versions_folder(base, None)
-        manifest = manifest_path(base, None, state.version)
-        self._storage.sync([*files, f"{base}/data", manifest, folder, base, self.uri])
+        manifest = find_manifest(base, None, state.version, self._storage)
+        written = [*files, f"{base}/data", *([manifest] if manifest else []), folder]
+        self._storage.sync([*written, base, self.uri])
 
     def _load(self) -> CatalogSnapshot:
         folder = self._folder()

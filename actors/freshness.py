@@ -104,6 +104,14 @@ def manifest_names(version: int) -> tuple[str, str]:
     return f"{_VERSION_LAST - version:020d}.manifest", f"{version}.manifest"
 
 
+def find_manifest(uri: str, branch: str | None, version: int, storage: Storage) -> str | None:
+    """The file that a version's manifest is in, whichever naming its table has; None if the version
+    is not there."""
+    folder = versions_folder(uri, branch)
+    paths = (f"{folder}/{name}" for name in manifest_names(version))
+    return next((path for path in paths if storage.exists(path)), None)
+
+
 def _identity(path: str) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_ino, status.st_mtime_ns

@@ -14,15 +14,17 @@ from lance.fragment import FragmentMetadata, write_fragments
 from lance.optimize import Compaction
 
 from actors.early_sync import EarlySync
-from actors.freshness import manifest_path, versions_folder
+from actors.freshness import find_manifest, manifest_version, versions_folder
 from actors.model import Commit
 from actors.storage import Storage
 from cluster.errors import DestrierError, OutcomeUnknown, TableAlreadyExists
 from udtf.history import read_transaction
-from udtf.lance_errors import translate
+from udtf.lance_errors import is_missing_transaction, translate
 
 # Newest versions searched for a commit whose outcome is in doubt.
 _DOUBT_VERSIONS = 64
+# pylance 14 writes larger transactions, of some 20 MiB, to a file of their own only.
+_INLINE_BYTES_MAX = 16 << 20
 # 2.2 is the first file format with nullable structs, JSON and blobs v2 without surprises.
 DATA_STORAGE_VERSION = "2.2"
 
@@ -126,10 +128,11 @@ def commit_first(
     *,
     stable_row_ids: bool,
 ) -> tuple[Any, Commit]:
-    """Make version 1 of a table; storage refuses if there is one.
+    """Make version 1 of a table; storage refuses if there is one. Outcomes are those of `commit`.
 
     Raises:
         CommitConflict: another writer made the table first.
+        OutcomeUnknown: the table may have been made.
     """
     transaction = lance.Transaction(
         0,
@@ -146,8 +149,11 @@ def commit_first(
             max_retries=0,
         )
     except BaseException as error:
-        raise translate(error, context="commit") from error
-    sync_commit(uri, None, dataset, storage)
+        translated = translate(error, context="commit")
+        dataset = _find_first(uri, transaction.uuid, storage)
+        if dataset is None:
+            raise translated from error
+    make_durable(uri, None, dataset, storage, transaction)
     return dataset, Commit(int(dataset.version), transaction.uuid)
 
 
@@ -184,7 +190,7 @@ def commit(
         if landed is None:
             raise translated from error
         committed = landed
-    sync_commit(uri, branch, committed, storage)
+    make_durable(uri, branch, committed, storage, transaction)
     return committed, Commit(int(committed.version), transaction.uuid)
 
 
@@ -199,11 +205,28 @@ def _find_landed(dataset: Any, branch: str | None, transaction_id: str) -> Any |
             if found is not None and found.uuid == transaction_id:
                 return latest.checkout_version((branch, version))
     except BaseException as error:
-        raise OutcomeUnknown(
-            "storage failed while the change was committed; send the same request again with the"
-            " same x-request-id to learn whether it happened"
-        ) from error
+        raise _unknown("the change was committed") from error
     return None
+
+
+def _find_first(uri: str, transaction_id: str, storage: Storage) -> Any | None:
+    """The dataset at version 1 if the transaction made it, else None."""
+    try:
+        names = storage.listing(versions_folder(uri, None)).names
+        if all(manifest_version(name) is None for name in names):
+            return None
+        first = lance.dataset(uri, version=1, storage_options=storage.lance_options)
+        found = _transaction(first, 1)
+    except BaseException as error:
+        raise _unknown("the table was made") from error
+    return first if found is not None and found.uuid == transaction_id else None
+
+
+def _unknown(doing: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"storage failed while {doing}; send the same request again with the same x-request-id to"
+        " learn whether it happened"
+    )
 
 
 def field_ids(dataset: Any) -> list[int]:
@@ -217,16 +240,32 @@ def field_ids(dataset: Any) -> list[int]:
     return sorted(found)
 
 
-def transactions(dataset: Any, count_max: int) -> Iterator[tuple[int, Any]]:
-    """The newest transactions with their versions, newest first; stops at cleaned-up versions."""
+def transactions(
+    dataset: Any, uri: str, branch: str | None, storage: Storage, count_max: int
+) -> Iterator[tuple[int, Any]]:
+    """The newest transactions with their versions, newest first; stops at cleaned-up versions.
+
+    Raises:
+        OutcomeUnknown: a version that is there cannot be read. A request that asks for what it
+            holds may have been carried out.
+    """
     lowest = max(0, int(dataset.version) - count_max)
     for version in range(int(dataset.version), lowest, -1):
         try:
             found = _transaction(dataset, version)
-        except Exception:  # noqa: BLE001 - pylance raises untyped errors: the version is cleaned up
-            return
+        except Exception as error:  # untyped: of storage, or of a version that is gone
+            if _is_cleaned_up(uri, branch, version, storage):
+                return
+            raise _unknown("the requests that are done were looked up") from error
         if found is not None:
             yield version, found
+
+
+def _is_cleaned_up(uri: str, branch: str | None, version: int, storage: Storage) -> bool:
+    try:
+        return find_manifest(uri, branch, version, storage) is None
+    except OSError:
+        return False
 
 
 def _transaction(dataset: Any, version: int) -> Any | None:
@@ -238,14 +277,43 @@ def _transaction(dataset: Any, version: int) -> Any | None:
         return read_transaction(dataset, version)
     except TypeError:
         return None
+    except Exception as error:
+        if is_missing_transaction(error):
+            return None
+        raise
 
 
 def sync_data_files(uri: str, fragments: Sequence[Any], storage: Storage) -> None:
-    """Flush the data files that `fragments` name."""
-    if not storage.is_local or not fragments:
+    """Flush the data files that `fragments` name, and the blobs beside them.
+
+    Files that a branch has from the version that it began at are durable since then.
+    """
+    if not storage.is_local or not storage.fsync:
         return
-    paths = [f"{uri}/data/{file_name(file)}" for item in fragments for file in item.files]
-    storage.sync([*paths, f"{uri}/data"])
+    paths: list[str] = []
+    for path in _own_files(uri, fragments):
+        paths.append(path)
+        folder = _blob_folder(path)
+        blobs = storage.listing(folder).names
+        paths.extend(f"{folder}/{name}" for name in blobs)
+        paths.extend([folder] if blobs else [])
+    storage.sync([*paths, f"{uri}/data"] if paths else [])
+
+
+def _own_files(uri: str, fragments: Sequence[Any]) -> list[str]:
+    """The data files of `fragments` that lie in the folder `uri`: those of a table or branch that
+    this one began as lie in that one's."""
+    return [
+        f"{uri}/data/{file_name(file)}"
+        for item in fragments
+        for file in item.files
+        if file.base_id is None
+    ]
+
+
+def _blob_folder(path: str) -> str:
+    """Where Lance puts the large blobs of a data file; small ones are in the file itself."""
+    return path.removesuffix(".lance")
 
 
 def file_name(file: Any) -> str:
@@ -258,31 +326,68 @@ def file_name(file: Any) -> str:
 
 
 def missing_files(uri: str, fragments: Sequence[Any], storage: Storage) -> list[str]:
-    """Data files of staged fragments that are gone: Lance would commit them and lose the table."""
-    paths = [f"{uri}/data/{file_name(file)}" for item in fragments for file in item.files]
-    return [path for path in paths if not storage.exists(path)]
+    """Data files of staged fragments that are gone: Lance would commit them and lose the table.
+
+    Blobs beside a data file are not looked for, since only its rows tell which there are; they are
+    deleted after it.
+    """
+    return [path for path in _own_files(uri, fragments) if not storage.exists(path)]
 
 
 def delete_staged(uri: str, fragments: Sequence[Any], storage: Storage) -> None:
-    """Delete the files of fragments that were surely not committed.
+    """Delete the files of fragments that were surely not committed, and the blobs beside them.
 
     Folders that this leaves empty go too: Lance's own catalog takes any `<name>.lance` for a table.
+    Without fragments, which a write that fails does not give, blobs that it has written stay.
     """
-    for item in fragments:
-        for file in item.files:
-            storage.delete_file(f"{uri}/data/{file_name(file)}")
+    for path in _own_files(uri, fragments):
+        storage.delete_file(path)
+        folder = _blob_folder(path)
+        if storage.exists(folder):
+            storage.delete_folder(folder)
+    for name in [] if fragments else storage.folders(f"{uri}/data"):
+        storage.delete_empty_folder(f"{uri}/data/{name}")
     storage.delete_empty_folder(f"{uri}/data")
     storage.delete_empty_folder(uri)
 
 
-def sync_commit(uri: str, branch: str | None, dataset: Any, storage: Storage) -> None:
-    """Flush a version's manifest, which also holds its transaction, and the folder.
+def make_durable(
+    uri: str, branch: str | None, dataset: Any, storage: Storage, transaction: Any = None
+) -> None:
+    """Flush a version that may not be flushed yet, made by `transaction` if that is known.
 
-    What Lance writes to `_transactions` besides is for whoever commits at the same time.
+    Raises:
+        OutcomeUnknown: the version is there, but a power cut may take it.
     """
-    if storage.is_local and storage.fsync:
-        version = int(dataset.version)
-        storage.sync([manifest_path(uri, branch, version), versions_folder(uri, branch)])
+    try:
+        if transaction is not None:
+            storage.sync(_large_transaction(branch_uri(uri, branch), transaction, storage))
+        sync_commit(uri, branch, dataset, storage)
+    except Exception as error:
+        raise _unknown("the change was flushed to the disk") from error
+
+
+def sync_commit(uri: str, branch: str | None, dataset: Any, storage: Storage) -> None:
+    """Flush a version's manifest, which also holds its transaction if that is not large, and the
+    folder."""
+    if not storage.is_local or not storage.fsync:
+        return
+    version = int(dataset.version)
+    manifest = find_manifest(uri, branch, version, storage)
+    if manifest is None:
+        raise FileNotFoundError(f"version {version} has no manifest")
+    storage.sync([manifest, versions_folder(uri, branch)])
+
+
+def _large_transaction(base: str, transaction: Any, storage: Storage) -> list[str]:
+    """The file of a transaction that its manifest may not hold, and its folder.
+
+    Of others it is for whoever commits at the same time, and may be lost.
+    """
+    folder = f"{base}/_transactions"
+    path = f"{folder}/{transaction.read_version}-{transaction.uuid}.txn"
+    status = storage.file_status(path) if storage.is_local and storage.fsync else None
+    return [path, folder] if status is not None and status[0] > _INLINE_BYTES_MAX else []
 
 
 def commit_compaction(
@@ -293,6 +398,7 @@ def commit_compaction(
 
     Raises:
         CommitConflict: the rows of one of the fragments have changed.
+        OutcomeUnknown: the version may be lost in a power cut.
         DestrierError: translated; nothing has changed.
     """
     # Lance moves the object that it is given to the new version, and others read `dataset`.
@@ -303,7 +409,7 @@ def commit_compaction(
         raise translate(error, context="commit") from error
     if storage.is_local and storage.fsync:
         storage.sync(_index_files(branch_uri(uri, branch), dataset, committed, storage))
-    sync_commit(uri, branch, committed, storage)
+    make_durable(uri, branch, committed, storage)
     return committed
 
 

@@ -7,7 +7,13 @@ from functools import partial
 
 from actors.model import Commit, RequestKey
 from actors.request_log import RequestLog, check_same_body
-from cluster.errors import DestrierError, InternalError, ServiceUnavailable, Throttling
+from cluster.errors import (
+    DestrierError,
+    InternalError,
+    OutcomeUnknown,
+    ServiceUnavailable,
+    Throttling,
+)
 
 Work = Callable[[], Awaitable[Commit]]
 
@@ -27,14 +33,17 @@ class Once:
         self._running: dict[str, _Running] = {}
 
     async def do_each(
-        self, requests: Sequence[tuple[RequestKey, Work]]
+        self,
+        requests: Sequence[tuple[RequestKey, Work]],
+        unknown: Callable[[], object] = lambda: None,
     ) -> list[Commit | DestrierError]:
         """Do what is new, or give the answers of the same requests that were or are being done.
 
         One answer per request, in order: one that is refused is refused alone. Work goes on when
-        the caller goes away; nothing is awaited between the look and the start.
+        the caller goes away; nothing is awaited between the look and the start. `unknown` is called
+        when a request's outcome is, before the same request can begin again.
         """
-        answers = [self._begin(key, work) for key, work in requests]
+        answers = [self._begin(key, work, unknown) for key, work in requests]
         running = [answer for answer in answers if isinstance(answer, asyncio.Future)]
         if running:
             await asyncio.wait(running)
@@ -48,7 +57,7 @@ class Once:
         await asyncio.gather(*running, return_exceptions=True)
 
     def _begin(
-        self, key: RequestKey, work: Work
+        self, key: RequestKey, work: Work, unknown: Callable[[], object]
     ) -> "asyncio.Future[Commit] | Commit | DestrierError":
         """The answer, or what will have it; the error of a request that cannot be begun."""
         try:
@@ -65,14 +74,16 @@ class Once:
         except DestrierError as error:
             return error
         self._running[key.id] = _Running(key.digest, answer)
-        answer.add_done_callback(partial(self._finished, key.id))
+        answer.add_done_callback(partial(self._finished, key.id, unknown))
         return answer
 
-    def _finished(self, key_id: str, answer: "asyncio.Future[Commit]") -> None:
+    def _finished(
+        self, key_id: str, unknown: Callable[[], object], answer: "asyncio.Future[Commit]"
+    ) -> None:
         self._running.pop(key_id, None)
-        if not answer.cancelled():
-            # Marks the error as seen: the caller may have gone away.
-            answer.exception()
+        # Looking also marks the error as seen: the caller may have gone away.
+        if not answer.cancelled() and isinstance(answer.exception(), OutcomeUnknown):
+            unknown()
 
 
 def _outcome(answer: "asyncio.Future[Commit]") -> Commit | DestrierError:

@@ -25,7 +25,7 @@ from actors.freshness import TableHandle
 from actors.guards import refuse_reserved, text_metadata
 from actors.incarnation import ensure_incarnation, is_dropped
 from actors.insert_queue import InsertQueue
-from actors.lance_store import branch_uri, commit, transactions
+from actors.lance_store import branch_uri, commit, make_durable, transactions
 from actors.lanes import Lane
 from actors.maintenance import Branch, Maintenance
 from actors.model import (
@@ -261,13 +261,12 @@ class Table:
         self._busy += 1
         try:
             await self._ready(location, branch)
-            answers = await self._requests.do_each(requests)
+            # After an unknown outcome storage knows; it is read again before the next look.
+            unknown = partial(self._loaded.discard, branch)
+            answers = await self._requests.do_each(requests, unknown)
         finally:
             self._busy -= 1
             self._last_work_s = self._clock.monotonic()
-        if any(isinstance(answer, OutcomeUnknown) for answer in answers):
-            # Storage knows; read it again before the next request of this branch is looked up.
-            self._loaded.discard(branch)
         for version in sorted({item.version for item in answers if isinstance(item, Commit)}):
             self._maintenance.note(
                 self._as_branch(branch), version, fragments, self._rows_are_joined
@@ -303,7 +302,10 @@ class Table:
             dataset = self._handle(branch).latest().dataset
         except TableNotFound:
             return
-        newest = list(transactions(dataset, self._settings.actors.versions_replayed_max))
+        uri, count = self._location.uri, self._settings.actors.versions_replayed_max
+        # Whoever made the latest version may have died before it was durable.
+        make_durable(uri, branch, dataset, self._storage)
+        newest = list(transactions(dataset, uri, branch, self._storage, count))
         for version, transaction in reversed(newest):
             done = from_properties(transaction.transaction_properties)
             self._log.record(Commit(version, transaction.uuid), done)

@@ -37,6 +37,7 @@ _SOURCE = re.compile(r",?( location:)? ?(?:/[^\s/,()]+)+\.rs:\d+:\d+")
 # Lance's reader of files calls a damaged file a user's error.
 _DAMAGED_FILE = re.compile(r"/lance-file/src/reader|/lance-io/src/|/lance-encoding/src/")
 _ABSOLUTE_PATH = re.compile(r"(?<![\w./])/(?:[\w.@+=~-]+/)+[\w.@+=~-]*")
+_MISSING_TRANSACTION = re.compile(r"^Not found: .*/_transactions/[^/]+\.txn$")
 _WRAPPING = re.compile(
     r"(?:External error|Invalid user input|Not supported|Query Execution error|Execution error"
     r"|Error during planning|Error parsing function|Error applying filter expression to batch"
@@ -79,6 +80,14 @@ def translate(error: BaseException, *, context: str) -> DestrierError:
     if callers and _CALLERS_FAULT.match(plain):
         return InvalidInput(f"{context}: {_reason(plain)}")
     return InternalError(f"the server failed while it worked on this: {context}")
+
+
+def is_missing_transaction(error: BaseException) -> bool:
+    """Whether a version's transaction was read from a file of its own, and there is none.
+
+    The manifest holds it, but not in versions that an old Lance made, nor if it has over 20 MiB.
+    """
+    return _MISSING_TRANSACTION.match(_SOURCE.sub("", str(error))) is not None
 
 
 # --- what the text says exactly -------------------------------------------------------------------

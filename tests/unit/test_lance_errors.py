@@ -25,7 +25,7 @@ from cluster.errors import (
     TableTagNotFound,
     TableVersionNotFound,
 )
-from udtf.lance_errors import CommitConflict, translate
+from udtf.lance_errors import CommitConflict, is_missing_transaction, translate
 
 SCHEMA = pa.schema(
     [
@@ -317,6 +317,21 @@ def test_first_commit_of_a_table_that_exists_is_a_conflict(uri: str) -> None:
         "commit",
     )
     assert type(error) is CommitConflict
+
+
+def test_a_transaction_whose_own_file_is_gone_is_missing(uri: str) -> None:
+    table = lance.dataset(uri)
+    large = lance.Transaction(
+        table.version, LanceOperation.Append([]), transaction_properties={"k": "v" * (21 << 20)}
+    )
+    table = lance.LanceDataset.commit(table, large)
+    with pytest.raises(OSError) as of_no_version:
+        table.read_transaction(table.version + 1)
+    shutil.rmtree(Path(uri) / "_transactions")
+    with pytest.raises(OSError) as of_no_file:
+        table.read_transaction(table.version)
+    assert is_missing_transaction(of_no_file.value)
+    assert not is_missing_transaction(of_no_version.value)
 
 
 # --- faults of ours -------------------------------------------------------------------------------

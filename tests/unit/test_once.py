@@ -7,7 +7,13 @@ import pytest
 from actors.model import Commit, RequestKey
 from actors.once import Once
 from actors.request_log import DoneRequest, RequestLog
-from cluster.errors import InternalError, InvalidInput, ServiceUnavailable, Throttling
+from cluster.errors import (
+    InternalError,
+    InvalidInput,
+    OutcomeUnknown,
+    ServiceUnavailable,
+    Throttling,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -94,3 +100,22 @@ async def test_work_goes_on_when_the_caller_leaves() -> None:
     work.end.set()
     assert await again == [Commit(1, "t", 1)]
     assert work.begun == 1
+
+
+async def test_an_unknown_outcome_is_told_before_the_same_request_can_begin_again() -> None:
+    requests, slow, work = once(), Work(), Work()
+    work.fails = OutcomeUnknown("who knows")
+    told: list[int] = []
+    both = [(KEY, work), (RequestKey("b", "digest"), slow)]
+    caller = asyncio.ensure_future(requests.do_each(both, lambda: told.append(work.begun)))
+    await asyncio.sleep(0)
+    work.end.set()
+    while not told:
+        await asyncio.sleep(0)
+    assert told == [1]
+    assert not caller.done()
+    work.fails = None
+    assert await requests.do_each([(KEY, work)]) == [Commit(2, "t", 1)]
+    slow.end.set()
+    assert [type(answer) for answer in await caller] == [OutcomeUnknown, Commit]
+    assert told == [1]
