@@ -25,7 +25,7 @@ from cluster.errors import (
 )
 from cluster.identifiers import ObjectId
 from cluster.settings import Settings
-from tests.contract.domain import DATABASE, ipc, make_table, new_key, ref
+from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
 
 pytestmark = pytest.mark.anyio
 
@@ -238,3 +238,16 @@ async def test_odd_names_keep_their_properties(server: Server) -> None:
     odd = {"quote": "a'b\"c", "json": json.dumps({"x": [1]}), "empty": ""}
     await make_table(server, ref("it's a table"), ROWS, properties=odd)
     assert (await catalog.find_table(ObjectId.of(["it's a table"]))).properties == odd
+
+
+async def test_a_catalog_with_manifests_of_the_first_naming_is_changed(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path / "root")
+    await make_namespace(Server.local(settings), "n")
+    for path in (folder(settings) / "__manifest" / "_versions").glob("*.manifest"):
+        path.rename(path.with_name(f"{2**64 - 1 - int(path.stem)}.manifest"))
+    server = Server.local(settings)
+    await make_namespace(server, "m")
+    await make_table(server, ref("n", "t"), ROWS, properties={"k": "v"})
+    catalog = Server.local(settings).catalog(DATABASE)
+    assert list((await catalog.list_namespaces(ROOT, None, None)).items) == ["m", "n"]
+    assert (await catalog.find_table(ref("n", "t").id)).properties == {"k": "v"}
