@@ -53,18 +53,20 @@ class CallServer:
     def __init__(self, call: Call) -> None:
         self._call = call
         self._door: Door | None = None
+        self._opening = asyncio.Lock()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def door(self) -> Door | None:
         """Where it takes calls; None on a system without sockets that have no file."""
-        if self._door is None and sys.platform == "linux":
-            address = f"\0destrier-{os.getpid()}-{secrets.token_hex(8)}"
-            door = Door(address, secrets.token_bytes(_SECRET_BYTES))
-            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listening.bind(door.address)
-            self._server = await asyncio.start_unix_server(self._serve, sock=listening)
-            self._door = door
+        async with self._opening:
+            if self._door is None and sys.platform == "linux":
+                address = f"\0destrier-{os.getpid()}-{secrets.token_hex(8)}"
+                door = Door(address, secrets.token_bytes(_SECRET_BYTES))
+                listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                listening.bind(door.address)
+                self._server = await asyncio.start_unix_server(self._serve, sock=listening)
+                self._door = door
         return self._door
 
     async def close(self) -> None:

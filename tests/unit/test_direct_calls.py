@@ -70,6 +70,16 @@ async def test_a_call_takes_arguments_there_and_the_answer_back(client: CallClie
     assert await client.call("say", body, 1, end=None) == ("say", (body, 1), {"end": None})
 
 
+async def test_there_is_one_door_when_two_ask_for_it_at_once(server: CallServer) -> None:
+    doors = await asyncio.gather(server.door(), server.door())
+    assert doors[0] == doors[1] == await server.door()
+    for door in doors:
+        assert door is not None
+        client = await CallClient.connect(door)
+        assert await client.call("say") == ("say", (), {})
+        await client.close()
+
+
 async def test_errors_arrive_as_themselves_and_failures_without_their_words(
     client: CallClient,
 ) -> None:
