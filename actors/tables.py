@@ -23,6 +23,14 @@ class _Known:
     location: TableLocation
 
 
+@dataclass(slots=True)
+class _Errand:
+    """A change on its way, however many calls it takes; `meant` once the life is known."""
+
+    deadline_s: float
+    meant: TableLocation | None = None
+
+
 class Tables:
     """The tables' owners, as one replica sees them."""
 
@@ -49,11 +57,18 @@ class Tables:
             TableNotFound: the life of the table that was found first is over.
             OutcomeUnknown: no answer in time.
         """
-        deadline_s = self._clock.monotonic() + self._limits.call_timeout_s
-        meant: TableLocation | None = None
+        return await self._run(self._errand(), table, method, *arguments, **keywords)
+
+    def _errand(self) -> _Errand:
+        return _Errand(self._clock.monotonic() + self._limits.call_timeout_s)
+
+    async def _run(
+        self, errand: _Errand, table: TableRef, method: str, *arguments: Any, **keywords: Any
+    ) -> Any:
+        deadline_s = errand.deadline_s
         for attempt in range(1_000):
-            known = await self._open(table, meant)
-            meant = known.location
+            known = await self._open(table, errand.meant)
+            meant = errand.meant = known.location
             left_s = deadline_s - self._clock.monotonic()
             try:
                 return await asyncio.wait_for(
@@ -122,18 +137,31 @@ class Tables:
     async def _send_batch(
         self, table: TableRef, items: Sequence[InsertItem]
     ) -> Sequence[Commit | DestrierError]:
+        errand = self._errand()
+        answers = await self._send(errand, table, items)
+        for attempt in range(1_000):
+            again = [i for i, a in zip(items, answers, strict=True) if isinstance(a, OwnerGone)]
+            if not again:
+                return answers
+            # The owner left with these still waiting: the next one takes them.
+            self._known.pop(table, None)
+            if self._clock.monotonic() > errand.deadline_s:
+                return [_given_up(a) if isinstance(a, OwnerGone) else a for a in answers]
+            await wait_a_little(attempt)
+            sent = iter(await self._send(errand, table, again))
+            answers = [next(sent) if isinstance(a, OwnerGone) else a for a in answers]
+        raise AssertionError("the deadline ends the loop")
+
+    async def _send(
+        self, errand: _Errand, table: TableRef, items: Sequence[InsertItem]
+    ) -> Sequence[Commit | DestrierError]:
         try:
-            answers: Sequence[Commit | DestrierError] = await self.call(table, "append", items)
+            answers: Sequence[Commit | DestrierError] = await self._run(
+                errand, table, "append", items
+            )
         except DestrierError as error:
             return [error] * len(items)
-        gone = [answer for answer in answers if isinstance(answer, OwnerGone)]
-        if not gone:
-            return answers
-        # The owner left with these still waiting: the next one takes them.
-        self._known.pop(table, None)
-        again = [i for i, a in zip(items, answers, strict=True) if isinstance(a, OwnerGone)]
-        retried = iter(await self._send_batch(table, again))
-        return [next(retried) if isinstance(a, OwnerGone) else a for a in answers]
+        return answers
 
 
 def _given_up(error: DestrierError) -> DestrierError:
