@@ -4,6 +4,7 @@ A commit costs 6 to 9 ms and a fragment 1.6 ms, whatever they hold; 32 one-row i
 ran 16 to 20 times the rate of one commit each.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -26,11 +27,12 @@ from actors.lance_store import (
     write_new_fragments,
 )
 from actors.model import Commit, InsertItem, RequestKey, StagedFragments
-from actors.request_log import DoneRequest, to_properties
+from actors.request_log import DoneRequest, RequestLog, to_properties
 from actors.storage import Storage
 from cluster.errors import (
     DestrierError,
     InvalidInput,
+    OutcomeUnknown,
     ServiceUnavailable,
     TableBranchNotFound,
     TableNotFound,
@@ -40,10 +42,12 @@ from cluster.identifiers import ObjectId
 from cluster.settings import LimitSettings
 from udtf.lance_errors import CommitConflict
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The branch that rows go to."""
+    """The branch that rows go to; `log` learns of each commit as soon as it is made."""
 
     id: ObjectId
     uri: str
@@ -52,6 +56,7 @@ class Target:
     storage: Storage
     limits: LimitSettings
     stable_row_ids: bool
+    log: RequestLog
 
     def open(self) -> Any | None:
         """The latest dataset; None for a declared table without data.
@@ -98,18 +103,49 @@ def append(target: Target, items: Sequence[InsertItem]) -> list[Commit | Destrie
         fitting = []
         for member in members:
             try:
-                if schema is None:
-                    schema = without_reserved(check_new_schema(member.rows.schema, target.limits))
-                fitting.append(replace(member, rows=_fit(member.rows, schema, target.limits)))
+                wanted = schema
+                if wanted is None:
+                    wanted = without_reserved(check_new_schema(member.rows.schema, target.limits))
+                fitting.append(replace(member, rows=_fit(member.rows, wanted, target.limits)))
             except DestrierError as error:
                 answers[member.index] = error
+            else:
+                schema = wanted
     if fitting:
         assert schema is not None
-        for member, answer in zip(
-            fitting, _commit_members(target, dataset, schema, fitting), strict=True
-        ):
-            answers[member.index] = answer
+        try:
+            made = _commit_rows(target, dataset, schema, fitting)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is their answer
+            failure = _failure(error)
+            if len(items) > 1 and not isinstance(failure, ServiceUnavailable):
+                # Something that only Lance objects to: find out in whose rows, the others shall
+                # not suffer.
+                return [_append_alone(target, item) for item in items]
+            if dataset is None:
+                # Who was refused was measured by columns that the table may not have got.
+                return [failure] * len(items)
+            return [answer or failure for answer in answers]
+        for member in fitting:
+            answers[member.index] = Commit(made.version, made.transaction_id, member.rows.num_rows)
     return [answer for answer in answers if answer is not None]
+
+
+def _append_alone(target: Target, item: InsertItem) -> Commit | DestrierError:
+    try:
+        return append(target, [item])[0]
+    except BaseException as error:  # noqa: BLE001 - others have been committed: it is its own
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> DestrierError:
+    """The answer to inserts during whose commit `error` was raised."""
+    if isinstance(error, DestrierError):
+        return error
+    logger.error("an insert failed", exc_info=error)
+    return OutcomeUnknown(
+        "the table's owner failed during the commit; send the same request again with the same"
+        " x-request-id to learn whether it was done"
+    )
 
 
 def _fit_together(
@@ -135,27 +171,6 @@ def _fit_together(
 def _fit(rows: pa.Table, schema: pa.Schema, limits: LimitSettings) -> pa.Table:
     bytes_max = limits.insert_decompressed_bytes_max
     return conform_table(rows, schema, expanded_bytes_max=bytes_max)
-
-
-def _commit_members(
-    target: Target, dataset: Any | None, schema: pa.Schema, members: Sequence[_Member]
-) -> list[Commit | DestrierError]:
-    try:
-        answer = _commit_rows(target, dataset, schema, members)
-    except ServiceUnavailable as error:
-        return [error] * len(members)
-    except DestrierError as error:
-        if len(members) == 1:
-            return [error]
-        # Something that only Lance objects to: find out in whose rows, the others shall not suffer.
-        return [
-            answer
-            for member in members
-            for answer in _commit_members(target, target.open(), schema, [member])
-        ]
-    return [
-        Commit(answer.version, answer.transaction_id, member.rows.num_rows) for member in members
-    ]
 
 
 def _commit_rows(
@@ -225,7 +240,7 @@ def commit_staged(
         return _create_staged(target, schema, fragments, done)
     if overwrite:
         return _commit(target, dataset, lance.LanceOperation.Overwrite(schema, fragments), done)
-    if not _fields_are_there(dataset, fragments):
+    if not _are_for(dataset, schema, fragments):
         raise Throttling("the table's columns changed during the upload; send the data again")
     return _commit(target, dataset, lance.LanceOperation.Append(fragments), done)
 
@@ -238,6 +253,7 @@ def _commit(target: Target, dataset: Any, operation: Any, done: Sequence[DoneReq
         )
     except CommitConflict as error:
         raise Throttling(f"table {target.id}: another writer replaced it; try again") from error
+    target.log.record(answer, done)
     target.handle.replace(committed)
     return Commit(answer.version, answer.transaction_id, sum(item.rows for item in done))
 
@@ -262,10 +278,27 @@ def _create_staged(
         target.storage,
         stable_row_ids=target.stable_row_ids,
     )
+    target.log.record(answer, done)
     target.handle.replace(created)
     return Commit(answer.version, answer.transaction_id, sum(item.rows for item in done))
 
 
-def _fields_are_there(dataset: Any, fragments: Sequence[Any]) -> bool:
-    known = set(field_ids(dataset))
-    return all(set(file.fields) <= known for item in fragments for file in item.files)
+def _are_for(dataset: Any, schema: pa.Schema, fragments: Sequence[Any]) -> bool:
+    """Whether files that were written for `schema` show in the table as what they hold.
+
+    Lance finds a column in a file by its id alone. It numbers columns from 0 with each first
+    version and each overwrite, those that are added later as they come: the same ids may be other
+    columns, and the same columns may have each other's ids.
+    """
+    # The entries of a field decide how it is stored; those of the whole schema may change freely.
+    expected = dataset.schema.remove_metadata()
+    if not schema.remove_metadata().equals(expected, check_metadata=True):
+        return False
+    ids = field_ids(dataset)
+    return all(_in_order(file.fields, ids) for item in fragments for file in item.files)
+
+
+def _in_order(found: Sequence[int], ids: Sequence[int]) -> bool:
+    """Whether all that were found are among `ids`, in the same order."""
+    wanted = set(found)
+    return list(found) == [id_ for id_ in ids if id_ in wanted]

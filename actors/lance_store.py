@@ -230,14 +230,14 @@ def _unknown(doing: str) -> OutcomeUnknown:
 
 
 def field_ids(dataset: Any) -> list[int]:
-    """Lance's ids of every field, nested ones included."""
+    """Lance's ids of every field in the schema's order, nested ones after their parent."""
     found: list[int] = []
-    waiting = list(dataset.lance_schema.fields())
+    waiting = dataset.lance_schema.fields()[::-1]
     while waiting:
         item = waiting.pop()
         found.append(item.id())
-        waiting.extend(item.children())
-    return sorted(found)
+        waiting.extend(item.children()[::-1])
+    return found
 
 
 def transactions(

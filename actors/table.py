@@ -112,12 +112,12 @@ class Table:
         """Append small inserts of one branch; what waits together shares a fragment and a commit.
 
         One answer per item, in order: an item that is refused is refused alone.
+
+        Raises:
+            OwnerGone: this owner leaves, and did nothing.
         """
         requests = [(item.key, partial(self._inserts.put, item)) for item in items]
-        try:
-            return await self._each_once(location, items[0].branch, requests)
-        except DestrierError as error:
-            return [error] * len(items)
+        return await self._each_once(location, items[0].branch, requests)
 
     async def overwrite(
         self, location: TableLocation, branch: str | None, key: RequestKey, body: bytes
@@ -333,27 +333,20 @@ class Table:
             storage=self._storage,
             limits=self._settings.limits,
             stable_row_ids=self._location.stable_row_ids,
+            log=self._log,
         )
 
     async def _append(self, items: Sequence[InsertItem]) -> Sequence[Commit | DestrierError]:
         target = self._target(items[0].branch)
-        answers = await self._commit_lane.run(appending.append, target, items)
-        for item, answer in zip(items, answers, strict=True):
-            if isinstance(answer, Commit):
-                self._log.record(answer, [DoneRequest(item.key, answer.rows)])
-        return answers
+        return await self._commit_lane.run(appending.append, target, items)
 
     def _overwrite(self, branch: str | None, key: RequestKey, body: bytes) -> Commit:
-        answer = appending.overwrite(self._target(branch), key, body)
-        self._log.record(answer, [DoneRequest(key, answer.rows)])
-        return answer
+        return appending.overwrite(self._target(branch), key, body)
 
     def _commit_fragments(
         self, branch: str | None, key: RequestKey, staged: StagedFragments, overwrite: bool
     ) -> Commit:
-        answer = appending.commit_staged(self._target(branch), key, staged, overwrite=overwrite)
-        self._log.record(answer, [DoneRequest(key, answer.rows)])
-        return answer
+        return appending.commit_staged(self._target(branch), key, staged, overwrite=overwrite)
 
     def _publish_view(self, key: RequestKey, request: PublishRequest) -> Commit:
         answer = view_publishing.publish(self._as_view(), request)
