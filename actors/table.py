@@ -115,6 +115,7 @@ class Table:
 
         Raises:
             OwnerGone: this owner leaves, and did nothing.
+            TableNotFound: another life of the table is meant; nothing was done.
         """
         requests = [(item.key, partial(self._inserts.put, item)) for item in items]
         return await self._each_once(location, items[0].branch, requests)
