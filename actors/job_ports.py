@@ -49,7 +49,7 @@ class JobOperations(Protocol):
         ...
 
     async def pause(self, database: str, job_id: str) -> Job:
-        """Stop after the items that are being done; they are kept."""
+        """Stop now; items that are done are kept, those being done are done again."""
         ...
 
     async def resume(self, database: str, job_id: str) -> Job:

@@ -299,7 +299,7 @@ class Jobs:
             entry.move(JobState.CANCELLED, "cancelled; nothing was committed")
 
     async def pause(self, database: str, job_id: str) -> Job:
-        """Stop after the items that are being done; see job_ports.JobOperations."""
+        """Stop now and keep what is done; see job_ports.JobOperations."""
         entry = await self._find(database, job_id)
         may_pause = entry.job.state in (JobState.PENDING, JobState.RUNNING)
         if may_pause and entry.job.phase is not JobPhase.PUBLISH:

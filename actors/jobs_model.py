@@ -120,8 +120,8 @@ class Job:
     """A job at one moment.
 
     `attempt` counts the drivers that were started. `waiting_for` says in a sentence what a job that
-    does not get on waits for. `pausing` is a running job that was paused and finishes what it
-    began. `resolved` is known from the phase `compute` on.
+    does not get on waits for. `pausing` is a job that was paused and is about to stop. `resolved`
+    is known from the phase `compute` on.
     """
 
     job_id: str

@@ -352,7 +352,7 @@ class ServerOperations(Protocol):
         ...
 
     async def pause_job(self, database: str, job_id: str) -> Job:
-        """Stop a job after the items that are being done; they are kept."""
+        """Stop a job now; items that are done are kept, those being done are done again."""
         ...
 
     async def resume_job(self, database: str, job_id: str) -> Job:

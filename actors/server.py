@@ -318,7 +318,7 @@ class Server:
         return await self._job("cancel", database, job_id)
 
     async def pause_job(self, database: str, job_id: str) -> Job:
-        """Stop a job after the items that are being done."""
+        """Stop a job; what is done is kept."""
         return await self._job("pause", database, job_id)
 
     async def resume_job(self, database: str, job_id: str) -> Job:

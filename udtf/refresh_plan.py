@@ -1,6 +1,7 @@
 """Plans a refresh: what has changed, what is to be computed again, and in which work items."""
 
 import hashlib
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,7 +53,6 @@ class RefreshTask:
     """
 
     job_id: str
-    attempt: int
     database: str
     view_id: tuple[str, ...]
     view_uri: str
@@ -141,7 +141,9 @@ def _folder(task: RefreshTask) -> ViewFolder:
     storage = task.settings.storage
     options = tuple((k, v.get_secret_value()) for k, v in sorted(storage.options.items()))
     fsync = storage.durability == "fsync"
-    return ViewFolder(task.view_uri, task.job_id, task.attempt, options, fsync)
+    # The count of attempts would not do: a job that is resumed counts from one again.
+    driver = secrets.token_hex(8)
+    return ViewFolder(task.view_uri, task.job_id, driver, options, fsync)
 
 
 def _watermark(

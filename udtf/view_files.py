@@ -40,13 +40,13 @@ _IDS_AT_ONCE = 1 << 20
 class ViewFolder:
     """The folder of a view's table, for one refresh; picklable, opens nothing by itself.
 
-    `attempt` counts the drivers of the job: what tells the workers of one to stop must not stop
+    `driver` is a name that no other driver has: what tells the workers of one to stop must not stop
     those of the next. `storage_options` are Lance's own. `fsync` flushes files of a local folder.
     """
 
     uri: str
     job_id: str
-    attempt: int
+    driver: str
     storage_options: tuple[tuple[str, str], ...]
     fsync: bool
 
@@ -157,7 +157,7 @@ class ViewFolder:
 
     @property
     def _stop(self) -> str:
-        return f"stop-{self.attempt}"
+        return f"stop-{self.driver}"
 
     def _name(self, file: str) -> str:
         return f"{REFRESH_FOLDER}/{self.job_id}/{file}"

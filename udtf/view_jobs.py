@@ -131,7 +131,7 @@ class RefreshJob:
         self._ask("cancel")
 
     def pause(self) -> None:
-        """Stop after the items that are being done; they are kept."""
+        """Stop now; items that are done are kept, those being done are done again."""
         self._ask("pause")
 
     def resume(self) -> None:

@@ -71,7 +71,7 @@ async def cancel_job(call: OnDatabase, body: JobRequest) -> CancelJobResponse:
 
 @router.post("/pause")
 async def pause_job(call: OnDatabase, body: JobRequest) -> PauseJobResponse:
-    """Stop a job after the items that are being done, which are kept."""
+    """Stop a job now; items that are done are kept, those being done are done again."""
     before = await _job_to_change(call, body.job_id)
     if before.state.is_over or before.state is JobState.CANCELLING:
         raise InvalidInput(f"job {body.job_id!r} is {before.state} and cannot be paused")

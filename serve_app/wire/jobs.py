@@ -180,7 +180,7 @@ class DescribeJobResponse(OperationResponse):
     phase: str = Field(
         description="queued, admission, environment, plan, compute, publish or done."
     )
-    pausing: bool = Field(description="Was paused and finishes what it began.")
+    pausing: bool = Field(description="Was paused and is about to stop.")
     attempt: int
     trigger: str
     requested_by: str
@@ -260,7 +260,7 @@ class CancelJobResponse(OperationResponse):
 class PauseJobResponse(OperationResponse):
     """Neither is there if the job was paused already."""
 
-    paused: bool | None = Field(default=None, description="It stops after what is being done.")
+    paused: bool | None = Field(default=None, description="It stops now.")
     committing: bool | None = Field(
         default=None, description="Too late: its result is being committed."
     )

@@ -338,7 +338,7 @@ async def test_discarding_deletes_what_was_not_published(server: ViewServer) -> 
     await fill(server, "second")
     shown = data_files(uri)
     left, used = stage(uri, rows_of(source), "third"), stage(uri, rows_of(source), "third")
-    folder = ViewFolder(uri, "third", 1, (), fsync=False)
+    folder = ViewFolder(uri, "third", "driver", (), fsync=False)
     for name in files_of(published.fragments):
         # Whoever reuses what another wrote may be taken for its writer.
         folder.note_written(name)

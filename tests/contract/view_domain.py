@@ -143,7 +143,7 @@ class ViewServer(Server):
 
 def stage(uri: str, rows: Sequence[dict[str, Any]], job_id: str) -> tuple[str, ...]:
     """Write rows into a view's folder as a worker does: nobody sees them yet."""
-    folder = ViewFolder(uri, job_id, 1, (), fsync=False)
+    folder = ViewFolder(uri, job_id, "driver", (), fsync=False)
     view = folder.open()
     data = pa.Table.from_pylist(list(rows), view.schema.remove_metadata())
     return folder.write(view, data.schema, iter(data.to_batches()), 1 << 20)
@@ -168,7 +168,7 @@ def request(
     evict: Sequence[int] | None = None,
 ) -> PublishRequest:
     """What a refresh asks to be published: all rows anew, or some instead of those of `evict`."""
-    folder = ViewFolder(uri, job_id, 1, (), fsync=False)
+    folder = ViewFolder(uri, job_id, "driver", (), fsync=False)
     evictions = None
     if evict is not None:
         evictions = folder.write_evictions(np.array(evict, np.uint64))

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -18,8 +19,9 @@ import pytest
 from ray import cloudpickle
 
 from cluster.settings import Settings
-from tests.unit.refresh_lab import Lab, settle
+from tests.unit.refresh_lab import Lab, Notes, publish, settle
 from tests.unit.view_requests import check, encoded, envelope, spec
+from udtf.refresh import RefreshCancelled, run_refresh
 
 # Daft's runner leaves the pipes of its workers to the garbage collector.
 pytestmark = [
@@ -134,6 +136,22 @@ def expand(source):
 """
     lab.code("udtf", code, IDS, partition_by="id")
     assert lab.sorted_rows(**TWO) == [(0,), (1,)]
+
+
+def test_a_refresh_goes_on_at_once_when_its_job_is_resumed(lab: Lab) -> None:
+    """The first driver after a pause found the mark that had stopped the one before."""
+    lab.write_source(pa.table({"id": range(8)}))
+    code = "def expand(source):\n    yield source.to_arrow()\n"
+    lab.code("udtf", code, IDS, partition_by="id")
+    task, paused, resumed = lab.task(), Notes(cancel_after=2), Notes()
+    with pytest.raises(RefreshCancelled):
+        run_refresh(task, paused)
+    # What was done is left out: all is to be done again.
+    request = run_refresh(replace(task, checkpoint_key=paused.checkpoint_key), resumed)
+    assert request is not None
+    assert len(resumed.items) == 8
+    publish(lab.view_uri, request)
+    assert sorted(lab.rows().column("id").to_pylist()) == list(range(8))
 
 
 def test_code_sees_its_source_as_a_data_frame(lab: Lab) -> None:

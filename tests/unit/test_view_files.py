@@ -18,7 +18,7 @@ SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.struct([("x", pa.int64())]))])
 def folder(tmp_path: Path) -> ViewFolder:
     uri = str(tmp_path / "v.lance")
     lance.write_dataset(SCHEMA.empty_table(), uri, enable_stable_row_ids=True)
-    return ViewFolder(uri, "job", 1, (), fsync=True)
+    return ViewFolder(uri, "job", "first", (), fsync=True)
 
 
 def rows(first: int, count: int) -> pa.RecordBatch:
@@ -103,8 +103,10 @@ def test_evictions_are_an_arrow_file_of_row_ids(folder: ViewFolder) -> None:
     assert folder.open().count_rows() == 0
 
 
-def test_one_attempt_is_stopped_and_the_next_is_not(folder: ViewFolder) -> None:
-    following = ViewFolder(folder.uri, folder.job_id, 2, (), fsync=False)
+def test_the_workers_of_one_driver_are_stopped_and_those_of_the_next_are_not(
+    folder: ViewFolder,
+) -> None:
+    following = ViewFolder(folder.uri, folder.job_id, "second", (), fsync=False)
     assert not folder.is_stopped()
     folder.stop()
     assert folder.is_stopped()
