@@ -16,6 +16,7 @@ from actors.jobs_model import ViewHistory, WatchedView
 from cluster.clock import Clock
 from cluster.errors import DestrierError, NamespaceNotFound, TableNotFound
 from cluster.settings import JobSettings
+from udtf.lance_errors import translate
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,10 @@ class AutoRefresh:
                 logger.info("view %s is not there; it is looked for again", view)
             except DestrierError as error:
                 logger.warning("auto refresh of %s: %s", view, error)
+            except BaseException as error:
+                # A panic of Lance's is no Exception; the end of this task is raised as it is.
+                fault = translate(error, context="read")
+                logger.exception("auto refresh of %s: %s", view, fault)
 
     async def _due(self, view: WatchedView, history: ViewHistory) -> str | None:
         """Why the view is to be refreshed now; None if it is not."""

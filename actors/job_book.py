@@ -69,11 +69,12 @@ class JobBook:
         return self._keys.get((submission.database, submission.view_id, key))
 
     def last_with_items(self, database: str, view_id: tuple[str, ...]) -> Job | None:
-        """The newest of a view's jobs whose items ended in a way that counts: all of them, or one
-        of them failed. One that had nothing to do, or was lost or cancelled, changed nothing."""
+        """The newest of a view's jobs whose items ended in a way that counts: all of them, or some
+        before the job failed. One that had nothing to do, failed before any item had ended or was
+        cancelled changed nothing."""
         for entry in self.of_view(database, view_id)[::-1]:
             job = entry.job
-            if job.state is JobState.FAILED and missing_items(job):
+            if job.state is JobState.FAILED and can_go_on(job):
                 return job
             did_nothing = job.result is None or job.result.mode is RefreshMode.NO_OP
             if job.state is JobState.DONE and not did_nothing:
@@ -108,18 +109,22 @@ class JobBook:
         )
 
     def spent(self) -> list[str]:
-        """Jobs whose finished items are of no more use: over, and not the last of their view with
-        items that can be run again."""
+        """Jobs whose finished items are of no more use: over, and not the last of their view, from
+        whose items another can go on."""
         spent = []
         for entry in self:
             job = entry.job
             last = self.last_with_items(job.database, job.view_id)
-            may_run_again = missing_items(job) and last is job
-            if job.state.is_over and not may_run_again:
+            is_of_use = last is job and can_go_on(job)
+            if job.state.is_over and not is_of_use:
                 spent.append(job.job_id)
         return spent
 
 
-def missing_items(job: Job) -> int:
-    """How many items of a job failed or were skipped."""
-    return job.metric("items_failed") + job.metric("items_skipped")
+def can_go_on(job: Job) -> bool:
+    """Whether another job can do what this one, which is over, left undone: its items that failed
+    or were skipped, and those that it had not done when it failed, for whatever reason."""
+    if job.resolved is None:
+        return False
+    missing = job.metric("items_failed") + job.metric("items_skipped")
+    return missing > 0 or (job.state is JobState.FAILED and job.metric("items_done") > 0)

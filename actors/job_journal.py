@@ -150,7 +150,6 @@ class JobEntry:
         self.stored = stored
         self.items: dict[str, ItemStatus] = {}
         self.counts = ItemCounts()
-        self.checkpoint_key: str | None = None
         self.stop = asyncio.Event()
         self._journal = journal
         self._events = events
@@ -159,6 +158,13 @@ class JobEntry:
     def job(self) -> Job:
         """The job as it is now."""
         return self.stored.job
+
+    @property
+    def checkpoint_key(self) -> str | None:
+        """The plan that its items are of."""
+        planned = self.job.resolved
+        # Records of before have no key of their own.
+        return self.stored.checkpoint_key or (None if planned is None else planned.checkpoint_key)
 
     def update(self, **changes: Any) -> None:
         """Change fields of the job."""
@@ -239,7 +245,8 @@ class JobEntry:
         """Go on from items that ended earlier."""
         self.items.clear()
         self.counts = ItemCounts()
-        self.checkpoint_key = checkpoint_key
+        if checkpoint_key != self.stored.checkpoint_key:
+            self._put(replace(self.stored, checkpoint_key=checkpoint_key))
         for status in items:
             self._count(status)
 

@@ -28,13 +28,13 @@ from actors.jobs_model import Job, JobFailure, JobMetric, JobPhase, JobState
 from cluster.errors import (
     ConcurrentModification,
     DestrierError,
-    InternalError,
     OutcomeUnknown,
     ServiceUnavailable,
     Throttling,
 )
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
+from udtf.lance_errors import translate
 from udtf.refresh_model import (
     ItemState,
     PublishRequest,
@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 # Between looks at what the cluster has free, and between two drivers of a job.
 _LOOK_S = 2.0
 _WAIT_MAX_S = 10.0
+_PASSING = (OutcomeUnknown, ServiceUnavailable, Throttling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def table_of(job: Job) -> TableRef:
 class JobRun:
     """Takes one job to its end.
 
-    `take_turn` waits until the job may use a driver; `give_turn` says that it uses none now.
+    `why_wait` says what the job has to wait for before it may use a driver, `changed` gives what is
+    set when that is to be asked again, and `tell_change` has the other jobs ask.
     """
 
     def __init__(
@@ -88,14 +90,21 @@ class JobRun:
         around: Surroundings,
         why_wait: Callable[[JobEntry], str | None],
         changed: Callable[[], "asyncio.Future[None]"],
+        tell_change: Callable[[], None],
     ) -> None:
         self._entry = entry
         self._around = around
         self._limits = around.settings.jobs
         self._why_wait = why_wait
         self._changed = changed
+        self._tell_change = tell_change
         # Counted by the owner against jobs.running_max.
         self.has_turn = False
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it may use a driver, or what it computed is being committed."""
+        return self.has_turn or self._entry.stored.publish is not None
 
     async def run(self) -> None:
         """Run until the job is over, paused, or this task is cancelled (the owner closes)."""
@@ -107,9 +116,10 @@ class JobRun:
             self._end(outcome)
         except DestrierError as error:
             self._fail(failure_of(entry.job.phase, error))
-        except Exception as error:
+        except BaseException as error:
+            # A panic of Lance's is no Exception; the end of this task is raised as it is.
+            fault = translate(error, context="refresh")
             logger.exception("job %s failed", entry.job.job_id)
-            fault = InternalError(f"the owner of jobs failed: {type(error).__name__}")
             self._fail(replace(failure_of(entry.job.phase, fault), retryable=True))
         finally:
             self.has_turn = False
@@ -142,7 +152,7 @@ class JobRun:
             if isinstance(found, Stopped):
                 return found
             outcome = await self._attempt(*found)
-            self.has_turn = False
+            self._give_turn()
             if not isinstance(outcome, Lost):
                 return outcome
             lost = outcome
@@ -166,7 +176,7 @@ class JobRun:
                 if workers is not None:
                     options = replace(options, concurrency=workers)
                 return found, options
-            self.has_turn = False
+            self._give_turn()
             entry.wait_for(reason)
             if waited_s >= self._limits.resources_timeout_s:
                 raise ServiceUnavailable(
@@ -193,6 +203,10 @@ class JobRun:
             finally:
                 stop.cancel()
         return False
+
+    def _give_turn(self) -> None:
+        self.has_turn = False
+        self._tell_change()
 
     async def _stopped_within(self, seconds: float) -> bool:
         with suppress(TimeoutError):
@@ -279,8 +293,6 @@ class JobRun:
             entry.update(resolved=computed.summary)
         entry.keep_publish(request)
         entry.enter(JobPhase.PUBLISH)
-        # From here on the commit may happen, so it must be known what was to be committed.
-        await self._around.journal.flush()
         try:
             published = await self._publish(request)
         except ConcurrentModification as error:
@@ -292,13 +304,21 @@ class JobRun:
         entry = self._entry
         wait_s = 0.1
         while True:
+            is_stored = False
             try:
+                # From here on the commit may happen, so it must be known what was to be committed.
+                await self._around.journal.flush()
+                is_stored = True
                 return await self._around.views.publish(
                     table_of(entry.job), entry.job.submission.view, request
                 )
-            except (OutcomeUnknown, ServiceUnavailable, Throttling) as error:
+            except DestrierError as error:
                 # The commit is made once however often it is asked for, and may have been made.
-                entry.wait_for(f"the owner of the view's table: {error.message}")
+                # Whatever keeps jobs from being stored says nothing about it.
+                if is_stored and not isinstance(error, _PASSING):
+                    raise
+                whom = "the owner of the view's table" if is_stored else "the tables of jobs"
+                entry.wait_for(f"{whom}: {error.message}")
                 if self._left_s() <= wait_s:
                     raise
                 await asyncio.sleep(wait_s)
@@ -308,6 +328,8 @@ class JobRun:
         """Something else changed the view since the refresh was planned: plan it anew."""
         entry = self._entry
         entry.keep_publish(None)
+        # It is at work no more.
+        self._tell_change()
         if entry.job.submission.options.source_version is None:
             # The view may show a newer version of the source by now.
             entry.update(resolved=None)

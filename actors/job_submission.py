@@ -2,13 +2,13 @@
 
 from dataclasses import fields, replace
 
-from actors.job_book import missing_items
+from actors.job_book import JobBook, can_go_on
 from actors.job_journal import Journal
 from actors.job_ports import Capacity
 from actors.job_store import JobStore
 from actors.jobs_model import Job, JobPhase, JobState, Submission
-from cluster.errors import InvalidInput
-from cluster.settings import Settings
+from cluster.errors import InvalidInput, Throttling
+from cluster.settings import JobSettings, Settings
 from udtf.refresh_model import ItemState, ItemStatus, RefreshOptions
 from udtf.resources import admission
 
@@ -35,6 +35,26 @@ async def admit(submission: Submission, capacity: Capacity | None, settings: Set
     admission(asked, wanted, nodes, submission.code_name or "the view")
 
 
+def check_room(submission: Submission, book: JobBook, limits: JobSettings) -> None:
+    """Refuse what makes too many jobs wait.
+
+    Raises:
+        Throttling: says of what there are too many.
+    """
+    waiting = [entry.job for entry in book if entry.job.state is JobState.PENDING]
+    if len(waiting) >= limits.queued_max:
+        raise Throttling(
+            f"{len(waiting)} jobs wait, the most that jobs.queued_max allows; try again later"
+        )
+    view = (submission.database, submission.view_id)
+    of_view = sum((job.database, job.view_id) == view for job in waiting)
+    if of_view >= limits.queued_per_view_max:
+        raise Throttling(
+            f"{of_view} refreshes of this view wait, the most that jobs.queued_per_view_max"
+            " allows; try again later, or cancel one"
+        )
+
+
 def may_share(job: Job, submission: Submission) -> bool:
     """Whether a live job may be the answer to a submission.
 
@@ -52,16 +72,16 @@ def may_share(job: Job, submission: Submission) -> bool:
 async def again(
     submission: Submission, previous: Job | None, journal: Journal, store: JobStore
 ) -> tuple[Submission, list[ItemStatus], str]:
-    """A submission that runs the failed items of `previous` again, with the items to reuse.
+    """A submission that does what `previous` left undone, with the items to reuse.
 
     Raises:
         InvalidInput: there are none.
     """
     planned = None if previous is None else previous.resolved
-    if previous is None or planned is None or not missing_items(previous):
+    if previous is None or planned is None or not can_go_on(previous):
         raise InvalidInput(
-            "failed_only: the view's last refresh left no failed or skipped items; refresh without"
-            " failed_only"
+            "failed_only: the view's last refresh left no failed or skipped items, and nothing else"
+            " to go on from; refresh without failed_only"
         )
     # What was committed without them is computed whole again, from the same source version.
     options = replace(

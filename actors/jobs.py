@@ -6,6 +6,7 @@ started again, and its jobs go on from the items that had ended.
 """
 
 import asyncio
+import logging
 import secrets
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from actors.job_store import JobStore
 from actors.job_submission import (
     admit,
     again,
+    check_room,
     may_share,
     new_job,
 )
@@ -40,10 +42,12 @@ from cluster.errors import (
     DestrierError,
     InvalidInput,
     ServiceUnavailable,
-    Throttling,
     TransactionNotFound,
 )
+from udtf.lance_errors import translate
 from udtf.refresh_model import ItemState, ItemStatus
+
+logger = logging.getLogger(__name__)
 
 # How often what has become old is dropped from storage.
 _TIDY_INTERVAL_S = 600.0
@@ -103,8 +107,8 @@ class Jobs:
             return
         newest = await self._journal.ask(self._store.events, job_id, 1)
         entry = JobEntry(stored, self._journal, newest[-1].sequence if newest else 0)
-        if stored.job.resolved is not None:
-            key = stored.job.resolved.checkpoint_key
+        key = entry.checkpoint_key
+        if key is not None:
             entry.reuse_items(await self._journal.ask(self._store.items, job_id, key), key)
         self._book.add(entry)
 
@@ -146,7 +150,7 @@ class Jobs:
             return found or await self._new(submission)
 
     async def _new(self, submission: Submission) -> str:
-        self._check_room(submission)
+        check_room(submission, self._book, self._limits)
         items: list[ItemStatus] = []
         key = None
         if submission.failed_only:
@@ -160,25 +164,19 @@ class Jobs:
             entry.reuse_items((), key)
             for status in items:
                 entry.add_item(status, key)
-        # Whoever has the id may rely on the job.
-        await self._journal.flush()
+        try:
+            # Whoever has the id may rely on the job.
+            await self._journal.flush()
+        except (DestrierError, asyncio.CancelledError):
+            # The journal stores it all the same, later. Nobody was promised it: it is never to
+            # run, nor to be the answer to the same request.
+            entry.update(submission=replace(job.submission, idempotency_key=None))
+            entry.move(JobState.CANCELLED, "the refresh was refused: it could not be stored")
+            self._book.add(entry)
+            raise
         self._book.add(entry)
         self._run(entry)
         return job.job_id
-
-    def _check_room(self, submission: Submission) -> None:
-        waiting = [entry.job for entry in self._book if entry.job.state is JobState.PENDING]
-        if len(waiting) >= self._limits.queued_max:
-            raise Throttling(
-                f"{len(waiting)} jobs wait, the most that jobs.queued_max allows; try again later"
-            )
-        view = (submission.database, submission.view_id)
-        of_view = sum((job.database, job.view_id) == view for job in waiting)
-        if of_view >= self._limits.queued_per_view_max:
-            raise Throttling(
-                f"{of_view} refreshes of this view wait, the most that jobs.queued_per_view_max"
-                " allows; try again later, or cancel one"
-            )
 
     async def _shared(self, submission: Submission) -> str | None:
         """A live job that does what is asked for, as things stand."""
@@ -208,7 +206,7 @@ class Jobs:
 
     def _run(self, entry: JobEntry) -> None:
         entry.stop.clear()
-        run = JobRun(entry, self._around, self._why_wait, self._next_change)
+        run = JobRun(entry, self._around, self._why_wait, self._next_change, self._tell_change)
         job_id = entry.job.job_id
         self._runs[job_id] = run
         self._tasks[job_id] = asyncio.ensure_future(self._run_to_end(run, entry))
@@ -217,6 +215,7 @@ class Jobs:
         job_id = entry.job.job_id
         try:
             await run.run()
+            self._plan_others_anew(entry)
         finally:
             self._runs.pop(job_id, None)
             self._tasks.pop(job_id, None)
@@ -247,15 +246,38 @@ class Jobs:
             before = self._book.find(job_id)
             if before is not None and not before.job.state.is_over:
                 return f"job {job_id}, which refreshes its source"
+        is_older = True
         for other in self._book.of_view(job.database, job.view_id):
             if other is entry:
-                break
-            if not other.job.state.is_over and other.job.state is not JobState.PAUSED:
+                is_older = False
+                continue
+            # A newer one may have begun while this one was paused.
+            run = self._runs.get(other.job.job_id)
+            is_at_work = run is not None and run.is_at_work
+            is_idle = other.job.state.is_over or other.job.state is JobState.PAUSED
+            if is_at_work or (is_older and not is_idle):
                 return f"job {other.job.job_id} of the same view"
         running = sum(run.has_turn for run in self._runs.values())
         if running >= self._limits.running_max:
             return f"other jobs: {running} run, the most that jobs.running_max allows"
         return None
+
+    def _plan_others_anew(self, entry: JobEntry) -> None:
+        """A job of the view is done: others of it that were planned for another version of the
+        source, by themselves, would turn the view back."""
+        job = entry.job
+        if job.state is not JobState.DONE or job.result is None:
+            return
+        shown = job.result.source_version
+        for other in self._book.of_view(job.database, job.view_id):
+            planned = other.job.resolved
+            if planned is None or planned.source_version == shown:
+                continue
+            is_to_go_on = not other.job.state.is_over and other.stored.publish is None
+            if is_to_go_on and other.job.submission.options.source_version is None:
+                # The key of its items still says which plan they are of.
+                other.update(resolved=None)
+                other.event("attempt", f"planned anew: job {job.job_id} refreshed the view")
 
     def _next_change(self) -> "asyncio.Future[None]":
         if self._changed is None or self._changed.done():
@@ -420,8 +442,12 @@ class Jobs:
             if waited_s < _TIDY_INTERVAL_S and not self._store.needs_compaction():
                 continue
             waited_s = 0.0
-            with suppress(DestrierError):
+            try:
                 await self.tidy()
+            except BaseException as error:
+                # A panic of Lance's is no Exception; the end of this task is raised as it is.
+                fault = translate(error, context="read")
+                logger.warning("jobs cannot be tidied now: %s", fault, exc_info=True)
 
     async def tidy(self) -> None:
         """Drop jobs that ended long ago, items that no job will use again, and old versions.

@@ -74,8 +74,8 @@ class Submission:
     `view` is the life of the name that is meant. `resources` are what one worker asks for;
     `code_name` is the UDTF's name for messages, None of query views. `after` are jobs that must be
     done first; when one of them is not done in the end, this job fails. `failed_only` runs the
-    items of the view's last job again that failed or were skipped. `idempotency_key` is any text
-    that a repeated submission repeats.
+    items of the view's last job again that failed or were skipped, and if that job failed, those
+    that it had not done. `idempotency_key` is any text that a repeated submission repeats.
     """
 
     database: str
@@ -162,13 +162,15 @@ class StoredJob:
     """A job and what its owner needs to go on with it.
 
     `publish` is set once all is computed; `forgotten` says that the view is gone, `is_cleared` that
-    no file is left that the job wrote in vain.
+    no file is left that the job wrote in vain. `checkpoint_key` names the plan that its items are
+    of, which may be another job's before this one has a plan.
     """
 
     job: Job
     publish: PublishRequest | None = None
     forgotten: bool = False
     is_cleared: bool = False
+    checkpoint_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

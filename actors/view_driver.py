@@ -338,6 +338,7 @@ def _refresh_task(task: Mapping[str, Any]) -> Any:
 
     return RefreshTask(
         job_id=task["job_id"],
+        attempt=task["attempt"],
         database=task["database"],
         view_id=tuple(task["view_id"]),
         view_uri=task["view_uri"],

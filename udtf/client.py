@@ -121,8 +121,8 @@ class ViewClient:
 
         `full` computes every row anew. `concurrency` counts workers, each with
         `processes_per_worker` processes that run the code. `cascade` refreshes the views that this
-        one reads first; `failed_only` runs what failed or was skipped the last time. What is None
-        takes the deployment's default.
+        one reads first; `failed_only` runs what failed, was skipped or was not done the last time.
+        What is None takes the deployment's default.
         """
         options = {
             "src_version": source_version,

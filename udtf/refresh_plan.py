@@ -53,6 +53,7 @@ class RefreshTask:
     """
 
     job_id: str
+    attempt: int
     database: str
     view_id: tuple[str, ...]
     view_uri: str
@@ -141,8 +142,8 @@ def _folder(task: RefreshTask) -> ViewFolder:
     storage = task.settings.storage
     options = tuple((k, v.get_secret_value()) for k, v in sorted(storage.options.items()))
     fsync = storage.durability == "fsync"
-    # The count of attempts would not do: a job that is resumed counts from one again.
-    driver = secrets.token_hex(8)
+    # A job that is resumed counts its attempts from one again.
+    driver = f"{task.attempt}-{secrets.token_hex(8)}"
     return ViewFolder(task.view_uri, task.job_id, driver, options, fsync)
 
 

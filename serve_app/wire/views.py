@@ -120,7 +120,7 @@ class RefreshMaterializedViewRequest(ObjectRequest):
         None, description="Refresh the views that this one reads first; Destrier's."
     )
     failed_only: bool | None = Field(
-        None, description="Only what failed or was skipped the last time; Destrier's."
+        None, description="Only what failed, was skipped or was not done the last time; Destrier's."
     )
 
     def options(self) -> RefreshOptions:

@@ -14,7 +14,7 @@ from actors.auto_refresh import SourceChange
 from actors.job_journal import Journal
 from actors.job_ports import FoundView, PublishedView
 from actors.job_run import RunnerAddress, Surroundings
-from actors.job_store import JobStore, jobs_storage
+from actors.job_store import Batch, JobStore, jobs_storage
 from actors.jobs import Jobs
 from actors.jobs_model import Job, JobState, Submission, WatchedView
 from actors.model import TableLocation
@@ -158,7 +158,7 @@ class FakeViews:
         self.location = LOCATION
         self.version = 7
         self.change = SourceChange(0, 100)
-        self.find_error: DestrierError | None = None
+        self.find_error: BaseException | None = None
         self.publish_errors: list[DestrierError] = []
         self.discard_errors: list[DestrierError] = []
         self.discarded: list[tuple[str, tuple[str, ...]]] = []
@@ -244,11 +244,27 @@ class Owned:
         self.drivers = drivers
         self.views = fake_views or FakeViews()
         self.store = JobStore(jobs_storage(self.settings))
-        journal = Journal(self.store, clock or SystemClock(), self.settings.jobs)
+        self.journal = Journal(self.store, clock or SystemClock(), self.settings.jobs)
         around = Surroundings(
-            self.settings, journal, self.views, drivers, capacity, RunnerAddress(Runner.NATIVE)
+            self.settings,
+            self.journal,
+            self.views,
+            drivers,
+            capacity,
+            RunnerAddress(Runner.NATIVE),
         )
-        self.jobs = Jobs(self.store, journal, around, self.views)
+        self.jobs = Jobs(self.store, self.journal, around, self.views)
+
+    def refuse_to_store(self, which: Callable[[Batch], bool], *errors: DestrierError) -> None:
+        """Have the tables of jobs refuse the batches that a test picks, one for each error."""
+        write, left = self.store.write, list(errors)
+
+        def refusing(batch: Batch) -> None:
+            if left and which(batch):
+                raise left.pop(0)
+            write(batch)
+
+        self.store.write = refusing  # type: ignore[method-assign]
 
     async def until(self, job_id: str, reached: Callable[[Job], bool], seconds: float = 20) -> Job:
         """Wait until the job is as wanted."""

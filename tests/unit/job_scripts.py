@@ -10,6 +10,10 @@ from udtf.refresh_model import ItemState
 Messages = AsyncIterator[Mapping[str, Any]]
 
 
+async def die_before_all(driver: FakeDriver) -> Messages:
+    yield planned()
+
+
 async def die_after_one(driver: FakeDriver) -> Messages:
     yield planned()
     yield item(1)
@@ -19,6 +23,11 @@ async def hang(driver: FakeDriver) -> Messages:
     yield planned()
     yield item(1)
     await asyncio.Event().wait()
+
+
+async def say_nothing(driver: FakeDriver) -> Messages:
+    await asyncio.Event().wait()
+    yield {}
 
 
 async def wait_for_cancel(driver: FakeDriver) -> Messages:

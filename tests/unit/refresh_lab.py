@@ -142,6 +142,7 @@ class Lab:
         self._jobs += 1
         task = RefreshTask(
             job_id=f"job-{self._jobs}",
+            attempt=1,
             database="db",
             view_id=("view",),
             view_uri=self.view_uri,

@@ -1,5 +1,6 @@
 """When views are refreshed by themselves; the clock is the test's."""
 
+import asyncio
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,19 +147,27 @@ async def test_a_view_with_a_live_job_is_left_alone() -> None:
     assert await world.look() == 0
 
 
-@pytest.mark.parametrize("error", [TableNotFound("gone"), ServiceUnavailable("away")])
-async def test_a_view_that_cannot_be_looked_at_does_not_keep_others(error: Exception) -> None:
+class Panic(BaseException):
+    """What Lance's threads end with is no Exception."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TableNotFound("gone"), ServiceUnavailable("away"), RuntimeError("new"), Panic("unreachable")],
+    ids=repr,
+)
+async def test_a_view_that_cannot_be_looked_at_does_not_keep_others(error: BaseException) -> None:
     world = World()
     other = WatchedView("db", ("w",))
     world.auto.watch(other)
-    changes: dict[WatchedView, SourceChange | Exception] = {
+    changes: dict[WatchedView, SourceChange | BaseException] = {
         VIEW: error,
         other: SourceChange(500, 500),
     }
 
     async def since_refresh(view: WatchedView) -> SourceChange:
         change = changes[view]
-        if isinstance(change, Exception):
+        if isinstance(change, BaseException):
             raise change
         return change
 
@@ -191,6 +200,17 @@ def test_a_source_that_went_back_has_changed(tmp_path: Path, way: str) -> None:
                 pa.table({"id": range(5), "n": [0] * 5}), uri, mode=mode, enable_stable_row_ids=True
             )
     assert job_views.change_since(mark, now) == SourceChange(10, 10)
+
+
+async def test_looking_ends_when_its_task_is_cancelled() -> None:
+    world = World()
+
+    async def since_refresh(view: WatchedView) -> SourceChange:
+        raise asyncio.CancelledError
+
+    world.since_refresh = since_refresh  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await world.look()
 
 
 async def test_a_forgotten_view_is_not_looked_at() -> None:

@@ -7,13 +7,14 @@ import pytest
 
 from actors.jobs_model import JobState
 from cluster.errors import (
+    InvalidInput,
     OutcomeUnknown,
     ServiceUnavailable,
     TableNotFound,
     TransactionNotFound,
 )
 from tests.unit.job_fakes import DATABASE, FakeViews, Owned, owned, submission, succeed
-from tests.unit.job_scripts import fail, wait_for_cancel
+from tests.unit.job_scripts import die_after_one, die_before_all, fail, wait_for_cancel
 
 pytestmark = pytest.mark.anyio
 
@@ -71,6 +72,34 @@ async def test_files_of_a_failed_job_stay_while_its_items_can_be_gone_on_from(
         assert (await owner.until_over(last)).state is JobState.DONE
         await owner.jobs.tidy()
         assert owner.views.discarded[1:] == [(failed, ())]
+
+
+async def test_a_job_that_failed_as_a_whole_is_gone_on_from(tmp_path: Path) -> None:
+    limits = {"attempts_max": 1}
+    async with owned(tmp_path, die_after_one, die_before_all, succeed, jobs=limits) as owner:
+        failed = await owner.until_over(await owner.jobs.submit(submission()))
+        assert failed.state is JobState.FAILED and failed.metric("items_failed") == 0
+        # This one had done nothing, so the one before counts.
+        await owner.until_over(await owner.jobs.submit(submission()))
+        await owner.jobs.tidy()
+        assert failed.job_id not in [job_id for job_id, _ in owner.views.discarded]
+        again = await owner.until_over(await owner.jobs.submit(submission(failed_only=True)))
+        assert again.state is JobState.DONE
+        driver = owner.drivers.started[2]
+        assert [status["id"] for status in driver.task["done_items"]] == ["i1"]
+        assert driver.task["checkpoint_key"] == "key" and driver.computed == [2]
+        options = driver.task["options"]
+        assert options["full"] is False and options["source_version"] == 7
+        await owner.jobs.tidy()
+        assert failed.job_id in [job_id for job_id, _ in owner.views.discarded]
+
+
+async def test_there_is_nothing_to_go_on_from_when_no_item_had_ended(tmp_path: Path) -> None:
+    async with owned(tmp_path, die_before_all, jobs={"attempts_max": 1}) as owner:
+        failed = await owner.until_over(await owner.jobs.submit(submission()))
+        assert failed.state is JobState.FAILED
+        with pytest.raises(InvalidInput, match="failed_only"):
+            await owner.jobs.submit(submission(failed_only=True))
 
 
 async def test_files_of_a_job_that_is_done_are_left_to_its_commit(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from actors.jobs_model import JobPhase, JobState, Trigger
 from actors.model import TableLocation
 from cluster.errors import (
     ConcurrentModification,
+    DestrierError,
+    InternalError,
     InvalidInput,
     InvalidTableState,
     OutcomeUnknown,
@@ -310,6 +312,24 @@ async def test_a_view_that_is_gone_fails_the_job(tmp_path: Path) -> None:
         assert not job.failure.retryable and not owner.drivers.started
 
 
+class Panic(BaseException):
+    """What Lance's threads end with is no Exception."""
+
+
+async def test_a_fault_that_nobody_knows_fails_the_job_and_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    views = FakeViews()
+    views.find_error = Panic("unreachable")
+    async with owned(tmp_path, fake_views=views) as owner:
+        job = await owner.until_over(await owner.jobs.submit(submission()))
+        assert job.failure is not None and job.failure.type == "InternalError"
+        assert job.failure.retryable
+        views.find_error = None
+        job = await owner.until_over(await owner.jobs.submit(submission()))
+        assert job.state is JobState.DONE
+
+
 async def test_a_view_that_was_made_anew_is_not_refreshed_by_an_old_job(tmp_path: Path) -> None:
     views = FakeViews()
     views.location = TableLocation(views.location.uri, "life-2")
@@ -329,6 +349,17 @@ async def test_a_commit_in_doubt_is_asked_for_again(tmp_path: Path) -> None:
         job = await owner.until_over(await owner.jobs.submit(submission()))
         assert job.state is JobState.DONE and job.attempt == 1
         assert views.calls == 3 and len(views.commits) == 1
+
+
+@pytest.mark.parametrize("error", [ServiceUnavailable("away"), InternalError("the disk is full")])
+async def test_a_result_is_kept_and_committed_when_jobs_cannot_be_stored_for_a_moment(
+    tmp_path: Path, error: DestrierError
+) -> None:
+    async with owned(tmp_path, jobs={"flush_interval_s": 60}) as owner:
+        owner.refuse_to_store(lambda batch: any(job.publish for job in batch.jobs), error, error)
+        job = await owner.until_over(await owner.jobs.submit(submission()))
+        assert job.state is JobState.DONE and job.attempt == 1
+        assert owner.views.calls == 1
 
 
 async def test_a_view_that_changed_meanwhile_is_planned_anew(tmp_path: Path) -> None:
