@@ -149,4 +149,4 @@ class LocalOwners:
 
 async def wait_a_little(attempt: int) -> None:
     """Between two calls of an owner that is being restarted (0.7 to 1.4 s)."""
-    await asyncio.sleep(min(0.05 * 2**attempt, 1.0))
+    await asyncio.sleep(min(0.05 * 2 ** min(attempt, 5), 1.0))

@@ -156,13 +156,7 @@ class Server:
         commit: Commit = await self._tables.call(
             table, "update", branch, key, tuple(assignments), predicate, engine
         )
-        if properties:
-            catalog = self._owners.catalog(table.database)
-            merged: Mapping[str, str] = await catalog.call(
-                "merge_properties", table.id, dict(properties)
-            )
-            return commit, merged
-        record = await self._reads.find_table(table)
+        record = await self._tables.add_properties(table, properties)
         return commit, record.properties
 
     async def delete_rows(

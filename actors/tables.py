@@ -1,7 +1,7 @@
 """Writes on their way from a replica to the tables' owners: found, batched, and sent once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +12,17 @@ from actors.outbox import Outbox
 from actors.owner_errors import OwnerGone, OwnerLost
 from actors.owners import Owner, Owners, wait_a_little
 from cluster.clock import Clock
-from cluster.errors import DestrierError, OutcomeUnknown, ServiceUnavailable, TableNotFound
+from cluster.errors import (
+    DestrierError,
+    InvalidInput,
+    InvalidTableState,
+    OutcomeUnknown,
+    ServiceUnavailable,
+    TableColumnNotFound,
+    TableNotFound,
+    TableSchemaValidationError,
+    Unsupported,
+)
 from cluster.identifiers import TableRef
 from cluster.settings import ActorSettings
 
@@ -21,14 +31,6 @@ from cluster.settings import ActorSettings
 class _Known:
     owner: Owner
     location: TableLocation
-
-
-@dataclass(slots=True)
-class _Errand:
-    """A change on its way, however many calls it takes; `meant` once the life is known."""
-
-    deadline_s: float
-    meant: TableLocation | None = None
 
 
 class Tables:
@@ -55,38 +57,61 @@ class Tables:
 
         Raises:
             TableNotFound: the life of the table that was found first is over.
-            OutcomeUnknown: no answer in time.
+            OutcomeUnknown: no answer in time, or an owner was lost and the next one cannot tell
+                what it did.
         """
-        return await self._run(self._errand(), table, method, *arguments, **keywords)
+        return await self._send(self._errand(), table, method, *arguments, **keywords)
 
-    def _errand(self) -> _Errand:
+    def _errand(self) -> "_Errand":
         return _Errand(self._clock.monotonic() + self._limits.call_timeout_s)
 
-    async def _run(
-        self, errand: _Errand, table: TableRef, method: str, *arguments: Any, **keywords: Any
+    async def _send(
+        self, errand: "_Errand", table: TableRef, method: str, *arguments: Any, **keywords: Any
     ) -> Any:
-        deadline_s = errand.deadline_s
-        for attempt in range(1_000):
-            known = await self._open(table, errand.meant)
-            meant = errand.meant = known.location
-            left_s = deadline_s - self._clock.monotonic()
+        while True:
             try:
+                known = await self._open(table, errand.meant)
+                errand.meant = known.location
+                left_s = errand.deadline_s - self._clock.monotonic()
                 return await asyncio.wait_for(
-                    known.owner.call(method, meant, *arguments, **keywords),
+                    self._ask(errand, known.owner, method, *arguments, **keywords),
                     timeout=max(left_s, 0.01),
                 )
-            except (OwnerGone, OwnerLost) as error:
-                self._known.pop(table, None)
-                if self._clock.monotonic() > deadline_s:
-                    raise _given_up(error) from error
-                await wait_a_little(attempt)
+            except (OwnerGone, OwnerLost):
+                await self._wait_for_next(errand, table)
             except TimeoutError:
                 self._known.pop(table, None)
                 raise OutcomeUnknown(
                     f"table {table.id} did not answer within {self._limits.call_timeout_s:g} s;"
                     " send the same request again with the same x-request-id to learn what happened"
                 ) from None
-        raise AssertionError("the deadline ends the loop")
+            except DestrierError as error:
+                if errand.proves(error):
+                    raise
+                raise _owner_was_lost() from error
+
+    async def _ask(
+        self, errand: "_Errand", owner: Owner, method: str, *arguments: Any, **keywords: Any
+    ) -> Any:
+        """One attempt; an owner that is lost before, while it is asked for, has done nothing."""
+        try:
+            return await owner.call(method, errand.meant, *arguments, **keywords)
+        except OwnerLost:
+            errand.is_lost = True
+            raise
+
+    async def _wait_for_next(self, errand: "_Errand", table: TableRef) -> None:
+        """Let the owner be replaced.
+
+        Raises:
+            OutcomeUnknown: it is too late, and one of the owners was lost.
+            ServiceUnavailable: it is too late, and nothing was done.
+        """
+        self._known.pop(table, None)
+        if self._clock.monotonic() > errand.deadline_s:
+            raise _owner_was_lost() if errand.is_lost else _owner_is_moving()
+        await wait_a_little(errand.waits)
+        errand.waits += 1
 
     async def prepare(self, table: TableRef) -> None:
         """Start the table's owner, which may take a second, for a call that comes soon.
@@ -118,6 +143,25 @@ class Tables:
         known = self._known[table] = _Known(owner, location)
         return known
 
+    async def add_properties(
+        self, table: TableRef, properties: Mapping[str, str] | None
+    ) -> TableRecord:
+        """The second part of a change whose rows are committed: add to the table's properties.
+
+        Raises:
+            OutcomeUnknown: whatever fails; the same request sent again completes the change.
+        """
+        try:
+            if properties:
+                catalog = self._owners.catalog(table.database)
+                await catalog.call("merge_properties", table.id, dict(properties))
+            return await self._find(table)
+        except DestrierError as error:
+            raise OutcomeUnknown(
+                f"the rows of table {table.id} are changed, but its properties may not be; send the"
+                " same request again with the same x-request-id to complete it"
+            ) from error
+
     async def append(self, table: TableRef, item: InsertItem) -> Commit:
         """Send a small insert with whatever else waits for the same branch of the table."""
         goal = (table, item.branch)
@@ -138,37 +182,64 @@ class Tables:
         self, table: TableRef, items: Sequence[InsertItem]
     ) -> Sequence[Commit | DestrierError]:
         errand = self._errand()
-        answers = await self._send(errand, table, items)
-        for attempt in range(1_000):
-            again = [i for i, a in zip(items, answers, strict=True) if isinstance(a, OwnerGone)]
-            if not again:
-                return answers
-            # The owner left with these still waiting: the next one takes them.
-            self._known.pop(table, None)
-            if self._clock.monotonic() > errand.deadline_s:
-                return [_given_up(a) if isinstance(a, OwnerGone) else a for a in answers]
-            await wait_a_little(attempt)
-            sent = iter(await self._send(errand, table, again))
-            answers = [next(sent) if isinstance(a, OwnerGone) else a for a in answers]
-        raise AssertionError("the deadline ends the loop")
-
-    async def _send(
-        self, errand: _Errand, table: TableRef, items: Sequence[InsertItem]
-    ) -> Sequence[Commit | DestrierError]:
-        try:
-            answers: Sequence[Commit | DestrierError] = await self._run(
-                errand, table, "append", items
-            )
-        except DestrierError as error:
-            return [error] * len(items)
-        return answers
+        found: dict[int, Commit | DestrierError] = {}
+        waiting = dict(enumerate(items))
+        while waiting:
+            try:
+                answers = await self._send(errand, table, "append", list(waiting.values()))
+                found |= zip(waiting, answers, strict=True)
+                # An owner left with these still waiting: the next one takes them.
+                waiting = {n: i for n, i in waiting.items() if isinstance(found[n], OwnerGone)}
+                if waiting:
+                    await self._wait_for_next(errand, table)
+            except DestrierError as error:
+                found |= dict.fromkeys(waiting, error)
+                break
+        return [errand.told(found[n]) for n in range(len(items))]
 
 
-def _given_up(error: DestrierError) -> DestrierError:
-    if isinstance(error, OwnerGone):
-        return ServiceUnavailable(
-            "the table's owner is being moved; nothing was changed, try again"
-        )
+@dataclass(slots=True)
+class _Errand:
+    """A call on its way to an owner, and to the next one if that leaves.
+
+    `is_lost` says that an owner went away with the call, so that it may have been carried out.
+    """
+
+    deadline_s: float
+    meant: TableLocation | None = None
+    is_lost: bool = False
+    waits: int = 0
+
+    def proves(self, error: DestrierError) -> bool:
+        """Whether an error says for sure what became of the call: if no owner was lost with it, or
+        if it is refused for what it asks.
+
+        An owner refuses nothing for that before it has looked for the request among those that
+        were carried out.
+        """
+        return not self.is_lost or isinstance(error, (OutcomeUnknown, *_REFUSALS))
+
+    def told(self, answer: Commit | DestrierError) -> Commit | DestrierError:
+        """What the caller may be told; see `proves`."""
+        if isinstance(answer, Commit) or self.proves(answer):
+            return answer
+        return _owner_was_lost()
+
+
+_REFUSALS = (
+    InvalidInput,
+    InvalidTableState,
+    TableColumnNotFound,
+    TableSchemaValidationError,
+    Unsupported,
+)
+
+
+def _owner_is_moving() -> ServiceUnavailable:
+    return ServiceUnavailable("the table's owner is being moved; nothing was changed, try again")
+
+
+def _owner_was_lost() -> OutcomeUnknown:
     return OutcomeUnknown(
         "the table's owner was lost; send the same request again with the same x-request-id to"
         " learn what happened"
