@@ -17,19 +17,13 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import lance_namespace as wire
-import pyarrow as pa
 from lance.namespace import DirectoryNamespace
 
-from actors.catalog_view import (
-    DEREGISTERED,
-    ROOT_SUFFIX,
-    STABLE_ROW_IDS_PROPERTY,
-    CatalogSnapshot,
-    CatalogView,
-)
+from actors.catalog_view import DEREGISTERED, ROOT_SUFFIX, CatalogSnapshot, CatalogView
+from actors.creation import Creation, create, find_nameless, find_same_creation
 from actors.freshness import versions_folder
 from actors.incarnation import delete_dropped, ensure_incarnation, is_dropped, mark_dropped
-from actors.lance_store import commit_first, fragments_from_json, missing_files
+from actors.lance_store import make_durable
 from actors.locations import check_location, was_location
 from actors.model import (
     CreatedTable,
@@ -41,7 +35,6 @@ from actors.model import (
     TableLocation,
     TableRecord,
 )
-from actors.request_log import DoneRequest, to_properties
 from actors.storage import Storage
 from cluster.clock import Clock, SystemClock
 from cluster.errors import (
@@ -52,6 +45,7 @@ from cluster.errors import (
     NamespaceAlreadyExists,
     NamespaceNotEmpty,
     NamespaceNotFound,
+    OutcomeUnknown,
     ServiceUnavailable,
     TableAlreadyExists,
     TableNotFound,
@@ -212,6 +206,7 @@ class Catalog:
 
         Raises:
             TableAlreadyExists: the name is taken; the staged files are the caller's to delete.
+            OutcomeUnknown: the table may lack its name; the same request sent again completes it.
         """
         async with self._changing:
             return await self._run(self._create_table, table, location, staged, key)
@@ -220,24 +215,67 @@ class Catalog:
         self, table: NewTable, location: str, staged: StagedFragments, key: RequestKey
     ) -> CreatedTable:
         self._check_free(table.id)
+        begun = find_nameless(self._uri, table.id, key, self._view.snapshot(), self._storage)
+        if begun is not None:
+            return self._complete(table, *begun, is_durable=False)
+        made = create(f"{self._uri}/{location}", table, staged, key, self._storage)
+        return self._complete(table, location, made, is_durable=True)
+
+    async def finish_creation(self, table: NewTable, key: RequestKey) -> CreatedTable | None:
+        """Answer a creation that is asked for again, and complete it; None if it did not make the
+        table that is there.
+
+        Raises:
+            InvalidInput: the request had another body.
+            OutcomeUnknown: it could not be completed.
+        """
+        async with self._changing:
+            return await self._run(self._finish_creation, table, key)
+
+    def _finish_creation(self, table: NewTable, key: RequestKey) -> CreatedTable | None:
+        row = self._view.snapshot().tables.get(table.id)
+        if row is None or is_dropped(f"{self._uri}/{row.location}", self._storage):
+            return None
+        found = find_same_creation(f"{self._uri}/{row.location}", key, self._storage)
+        if found is None:
+            return None
+        return self._complete(table, row.location, found, is_durable=False)
+
+    def _complete(
+        self, table: NewTable, location: str, creation: Creation, *, is_durable: bool
+    ) -> CreatedTable:
+        """Give a table that has its rows what it lacks: its name, properties and identity.
+
+        Raises:
+            OutcomeUnknown: whatever fails; the same request sent again goes on from here.
+        """
         uri = f"{self._uri}/{location}"
-        fragments = fragments_from_json(staged.fragments)
-        if missing_files(uri, fragments, self._storage):
-            raise ServiceUnavailable("the uploaded files are gone; send the data again")
-        stable = table.properties.get(STABLE_ROW_IDS_PROPERTY, "true").lower() != "false"
-        schema = pa.ipc.read_schema(pa.py_buffer(staged.schema_ipc))
-        _, commit = commit_first(
-            uri,
-            schema,
-            fragments,
-            to_properties([DoneRequest(key, staged.rows)]),
-            self._storage,
-            stable_row_ids=stable if table.stable_row_ids is None else table.stable_row_ids,
-        )
-        ensure_incarnation(uri, self._storage)
-        self._register(table.id, location, table.properties)
-        record = self._record(table.id)
+        try:
+            if not is_durable:
+                make_durable(uri, None, creation.dataset, self._storage)
+            self._give_name(table, location)
+            # Last, as the sign that it has its name.
+            ensure_incarnation(uri, self._storage)
+            record = self._record(table.id)
+        except BaseException as error:
+            raise OutcomeUnknown(
+                f"table {table.id} may lack its name or properties; send the same request again"
+                " with the same x-request-id to complete it"
+            ) from error
+        commit = creation.commit
         return CreatedTable(record, commit.version, commit.transaction_id, created=True)
+
+    def _give_name(self, table: NewTable, location: str) -> None:
+        if not self._has_row(table.id):
+            self._register(table.id, location, table.properties)
+            return
+        row = self._view.snapshot().tables[table.id]
+        # What was changed since stays.
+        properties = {**table.properties, **row.properties}
+        if properties != dict(row.properties):
+            self._set_properties(table.id, properties)
+        else:
+            self._view.sync()
 
     async def register_table(
         self,

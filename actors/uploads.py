@@ -3,10 +3,12 @@ owner.
 
 A stream is written as it arrives, with bounded memory, into files that no version names yet. The
 owner commits them or, on any refusal, they are deleted again; after an unknown outcome they stay,
-for they may have been committed.
+for they may have been committed. The answer may be that of another upload of the same request: then
+they stay if the version that it names has them.
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +18,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from actors.conform import check_new_schema, conform_reader, open_stream
+from actors.creation import find_creation
 from actors.guards import refuse_reserved, refuse_view, without_reserved
 from actors.lance_store import (
     branch_uri,
     delete_staged,
+    file_name,
     fragments_from_json,
     fragments_to_json,
     write_first_fragments,
@@ -40,11 +44,11 @@ from actors.model import (
 from actors.owners import Owners
 from actors.ports import ArrowReader
 from actors.reads import Reads
-from actors.request_log import from_properties
 from actors.storage import Storage
 from actors.tables import Tables
 from cluster.errors import (
     DestrierError,
+    InternalError,
     InvalidInput,
     NamespaceAlreadyExists,
     OutcomeUnknown,
@@ -53,14 +57,17 @@ from cluster.errors import (
 )
 from cluster.identifiers import TableRef
 from cluster.settings import LimitSettings, Settings
-from udtf.history import read_transaction
 from udtf.spec import ViewDefinition
 from udtf.view_record import view_metadata, view_schema
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 # Uploads that one replica writes at a time; more wait. Each holds a batch and Lance's write
 # buffers.
 _UPLOADS_MAX = 8
+# Of a body that is read for its digest alone.
+_PIECE_BYTES = 1 << 20
 
 
 class Uploads:
@@ -95,7 +102,7 @@ class Uploads:
             commit: Commit = await self._tables.call(
                 table, "commit_fragments", branch, key, staged, overwrite=overwrite
             )
-            cleanup.keep = not commit.repeated
+            await cleanup.compare(record, Pin(branch=branch, version=commit.version))
             return commit
 
     def _stage_insert(
@@ -164,10 +171,15 @@ class Uploads:
                     "create_table", table, location, staged, key
                 )
             except TableAlreadyExists:
+                existing = await self._find(ref)
+                if existing is not None and await self._is_made_by(existing, key):
+                    # The same request, sent twice at once.
+                    return await self._finish_creation(ref, table, key)
                 if mode is not CreateMode.EXIST_OK:
                     raise
                 return await self._described(ref, created=False)
-            cleanup.keep = created.created
+            # Else an earlier try's files, in their own folder, are the table.
+            cleanup.is_needed = created.record.location.uri != uri
             return created
 
     async def _create_existing(
@@ -179,9 +191,10 @@ class Uploads:
         key: RequestKey,
         body: bytes | ArrowReader,
     ) -> CreatedTable:
-        repeated = await self._in_thread(self._find_creation, existing, key)
-        if repeated is not None:
-            return repeated
+        if await self._is_made_by(existing, key):
+            if not isinstance(body, bytes):
+                key = RequestKey(key.id, await self._in_thread(_digest, body))
+            return await self._finish_creation(ref, table, key)
         if mode is CreateMode.CREATE:
             raise TableAlreadyExists(f"table {table.id} already exists")
         if mode is CreateMode.EXIST_OK:
@@ -190,26 +203,32 @@ class Uploads:
             commit: Commit = await self._tables.call(ref, "overwrite", None, key, body)
         else:
             commit = await self.insert_stream(ref, None, InsertMode.OVERWRITE, key.id, body)
-        if table.properties:
-            await self._owners.catalog(ref.database).call(
-                "merge_properties", table.id, dict(table.properties)
-            )
-        record = await self._reads.find_table(ref)
+        record = await self._tables.add_properties(ref, table.properties)
         return CreatedTable(record, commit.version, commit.transaction_id, created=True)
 
-    def _find_creation(self, record: TableRecord, key: RequestKey) -> CreatedTable | None:
-        """The answer to the request that made the table, if this is that request again."""
-        if record.is_only_declared:
-            return None
-        try:
-            dataset = self._reads.open(record, Pin())
-            oldest = read_transaction(dataset, 1)
-        except Exception:  # noqa: BLE001 - pylance raises untyped errors: version 1 is cleaned up
-            return None
-        made_by = [] if oldest is None else from_properties(oldest.transaction_properties)
-        if oldest is None or all(done.key.id != key.id for done in made_by):
-            return None
-        return CreatedTable(record, 1, oldest.uuid, created=True)
+    async def _is_made_by(self, record: TableRecord, key: RequestKey) -> bool:
+        """Whether a request of this id made the table."""
+        uri = record.location.uri
+        return await self._in_thread(find_creation, uri, key.id, self._storage) is not None
+
+    async def _finish_creation(
+        self, ref: TableRef, table: NewTable, key: RequestKey
+    ) -> CreatedTable:
+        """The answer to the request that made the table; what the table still lacks, it gets.
+
+        Raises:
+            InvalidInput: the request had another body.
+            OutcomeUnknown: it could not be completed.
+        """
+        made: CreatedTable | None = await self._owners.catalog(ref.database).call(
+            "finish_creation", table, key
+        )
+        if made is None:
+            raise OutcomeUnknown(
+                f"table {ref.id} was there and is being replaced; send the same request again with"
+                " the same x-request-id"
+            )
+        return made
 
     async def _described(self, ref: TableRef, *, created: bool) -> CreatedTable:
         description = await self._reads.describe_table(ref, Pin(), detailed=False)
@@ -249,10 +268,9 @@ class Uploads:
         existing = await self._find(table)
         if existing is None:
             return None
-        made = await self._in_thread(self._find_creation, existing, key)
-        if made is None:
+        if not await self._is_made_by(existing, key):
             raise TableAlreadyExists(f"table {table.id} already exists")
-        return made
+        return await self._finish_creation(table, NewTable(table.id), key)
 
     async def create_view(
         self, view: TableRef, definition: ViewDefinition, key: RequestKey
@@ -274,10 +292,33 @@ class Uploads:
         call = asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments))
         return await call
 
+    async def names_any(self, record: TableRecord, pin: Pin, staged: StagedFragments) -> bool:
+        """Whether a version names files that were staged; also if that cannot be told."""
+        return await self._in_thread(self._names_any, record, pin, staged)
+
+    def _names_any(self, record: TableRecord, pin: Pin, staged: StagedFragments) -> bool:
+        ours = {
+            file_name(file) for item in fragments_from_json(staged.fragments) for file in item.files
+        }
+        if not ours:
+            return True
+        try:
+            return any(
+                file_name(file) in ours
+                for fragment in self._reads.open(record, pin).get_fragments()
+                for file in fragment.data_files()
+            )
+        except Exception as error:  # noqa: BLE001 - untyped; a file kept in vain costs space only
+            logger.warning("files of an upload stay in table %s: %s", record.id, error)
+            return True
+
     async def delete_staged(self, base_uri: str, staged: StagedFragments) -> None:
-        """Delete files that were surely not committed."""
+        """Delete files that were surely not committed; what cannot be deleted costs space only."""
         fragments = fragments_from_json(staged.fragments)
-        await self._in_thread(delete_staged, base_uri, fragments, self._storage)
+        try:
+            await self._in_thread(delete_staged, base_uri, fragments, self._storage)
+        except OSError as error:
+            logger.warning("files of an upload stay in %s: %s", base_uri, error)
 
 
 class _Cleanup:
@@ -287,16 +328,22 @@ class _Cleanup:
         self._uploads = uploads
         self._base_uri = base_uri
         self._staged = staged
-        self.keep = False
+        self.is_needed = True
+
+    async def compare(self, record: TableRecord, pin: Pin) -> None:
+        """Keep the files if the version of the answer names them: it may be another upload's."""
+        self.is_needed = not await self._uploads.names_any(record, pin, self._staged)
 
     async def __aenter__(self) -> "_Cleanup":
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # A fault of ours says nothing of how far the owner came.
         sure = error is None or (
-            isinstance(error, DestrierError) and not isinstance(error, OutcomeUnknown)
+            isinstance(error, DestrierError)
+            and not isinstance(error, (OutcomeUnknown, InternalError))
         )
-        if sure and not self.keep:
+        if sure and self.is_needed:
             await self._uploads.delete_staged(self._base_uri, self._staged)
 
 
@@ -336,3 +383,10 @@ class _Incoming:
 
 def _encoded(metadata: Mapping[str, str]) -> dict[bytes, bytes]:
     return {key.encode(): value.encode() for key, value in metadata.items()}
+
+
+def _digest(body: ArrowReader) -> str:
+    """The digest of a body whose rows are of no use. Blocks."""
+    while body.read(_PIECE_BYTES):
+        pass
+    return body.digest()

@@ -86,7 +86,7 @@ async def test_a_repeated_upload_leaves_no_blobs(server: Server, folder: Path) -
 async def test_a_refused_create_leaves_no_blobs(
     server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.catalog.missing_files", lambda *_: ["a file"])
+    monkeypatch.setattr("actors.creation.missing_files", lambda *_: ["a file"])
     with pytest.raises(ServiceUnavailable):
         await make_table(server, T, ROWS)
     assert not folder.exists()

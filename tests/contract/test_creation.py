@@ -1,0 +1,316 @@
+"""Creations that end halfway: what was made stays, and the same request sent again completes it."""
+
+import asyncio
+import base64
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from actors import catalog as catalog_module
+from actors import creation
+from actors.catalog import Catalog
+from actors.catalog_view import CatalogView
+from actors.model import (
+    LATEST,
+    Assignment,
+    CreatedTable,
+    CreateMode,
+    InsertMode,
+    NewTable,
+    Pin,
+    RequestKey,
+    ScanRequest,
+)
+from actors.owners import LocalOwners, Owner
+from actors.server import Server
+from cluster.clock import SystemClock
+from cluster.errors import InvalidInput, OutcomeUnknown, ServiceUnavailable, TableAlreadyExists
+from cluster.identifiers import ObjectId, TableRef
+from cluster.settings import LimitSettings, Settings, ViewSettings
+from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
+from udtf.spec import check_view_definition
+
+pytestmark = pytest.mark.anyio
+
+ROWS = pa.table({"a": [1, 2]})
+OTHER_ROWS = pa.table({"other": ["x"] * 5})
+PROPERTIES = {"owner": "me"}
+ROOT_TABLE, NESTED_TABLE = ref("t"), ref("ns", "t")
+OTHER_BODY = "another request body"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return make_settings(tmp_path / "root")
+
+
+class Body(io.BytesIO):
+    """A whole body as a reader (ports.ArrowReader)."""
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.getvalue()).hexdigest()[:32]
+
+
+def fail(*_: Any, **__: Any) -> None:
+    raise OSError("no space left on device")
+
+
+def break_step(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Have one step of a creation fail, once the table has its rows."""
+    if step == "register":
+        change = Catalog._change
+
+        def refuse(self: Catalog, operation: str, request: Any) -> None:
+            if operation == "register_table":
+                fail()
+            change(self, operation, request)
+
+        monkeypatch.setattr(Catalog, "_change", refuse)
+    elif step == "identity":
+        monkeypatch.setattr(catalog_module, "ensure_incarnation", fail)
+    else:
+        monkeypatch.setattr(CatalogView, step, fail)
+
+
+async def server_of(settings: Settings) -> Server:
+    """A server whose database has a namespace."""
+    server = Server.local(settings)
+    await server.catalog(DATABASE).create_namespace(ObjectId.of(["ns"]), CreateMode.EXIST_OK, {})
+    return server
+
+
+async def create(
+    server: Server,
+    table: TableRef,
+    key: RequestKey,
+    body: bytes | Body | None = None,
+    mode: CreateMode = CreateMode.CREATE,
+) -> CreatedTable:
+    new = NewTable(table.id, properties=PROPERTIES)
+    return await server.create_table(DATABASE, new, mode, key, body or ipc(ROWS))
+
+
+async def rows(server: Server, table: TableRef) -> list[dict[str, Any]]:
+    """The rows as they are read, which takes the files."""
+    stream = await server.scan(table, LATEST, ScanRequest(), None)
+    return pa.Table.from_batches(stream.batches(), stream.schema).to_pylist()
+
+
+async def properties(server: Server, table: TableRef) -> dict[str, str]:
+    return dict((await server.catalog(DATABASE).find_table(table.id)).properties)
+
+
+def data_files(settings: Settings) -> int:
+    found = Path(settings.storage.root, DATABASE).glob("*/data/*")
+    return sum("__manifest" not in file.parts for file in found)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["small", "streamed"])
+@pytest.mark.parametrize("step", ["register", "set_properties", "sync", "identity"])
+@pytest.mark.parametrize("table", [ROOT_TABLE, NESTED_TABLE], ids=["root", "nested"])
+async def test_a_creation_that_fails_after_its_rows_is_completed_by_the_same_request(
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    table: TableRef,
+    step: str,
+    is_streamed: bool,
+) -> None:
+    key = new_key()
+
+    def body() -> bytes | Body:
+        return Body(ipc(ROWS)) if is_streamed else ipc(ROWS)
+
+    server = await server_of(settings)
+    with monkeypatch.context() as broken:
+        break_step(broken, step)
+        with pytest.raises(OutcomeUnknown):
+            await create(server, table, key, body())
+    # The catalog's process may have died of it.
+    for sent_to in (server, Server.local(settings)):
+        assert (await create(sent_to, table, key, body())).version == 1
+        assert await rows(sent_to, table) == ROWS.to_pylist()
+        assert await properties(sent_to, table) == PROPERTIES
+    assert data_files(settings) == 1
+    snapshot = await server._reads.catalog(DATABASE)
+    assert table.id in snapshot.registered
+    await server.insert_rows(table, None, InsertMode.APPEND, new_key(), ipc(ROWS))
+    assert len(await rows(server, table)) == 4
+
+
+async def test_a_creation_of_a_view_that_fails_after_its_table_is_completed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await server_of(settings)
+    await make_table(server, ref("source"), ROWS)
+    schema = base64.b64encode(ROWS.schema.serialize()).decode()
+    definition = check_view_definition(
+        "query", "SELECT a FROM source", schema, None, None, LimitSettings(), ViewSettings()
+    )
+    for view in (ref("v"), ref("ns", "v")):
+        key = new_key()
+        with monkeypatch.context() as broken:
+            break_step(broken, "register")
+            with pytest.raises(OutcomeUnknown):
+                await server.create_view(view, definition, key)
+        assert (await server.create_view(view, definition, key)).commit.version == 1
+        assert view.id in (await server._reads.catalog(DATABASE)).registered
+        with pytest.raises(InvalidInput, match=OTHER_BODY):
+            await server.create_view(view, definition, RequestKey(key.id, "f" * 32))
+
+
+@pytest.mark.parametrize("mode", list(CreateMode))
+@pytest.mark.parametrize("table", [ROOT_TABLE, NESTED_TABLE], ids=["root", "nested"])
+async def test_a_creation_with_the_id_of_another_one_is_refused(
+    settings: Settings, table: TableRef, mode: CreateMode
+) -> None:
+    server = await server_of(settings)
+    key = new_key()
+    await create(server, table, key, mode=mode)
+    with pytest.raises(InvalidInput, match=OTHER_BODY):
+        await create(server, table, RequestKey(key.id, "f" * 32), ipc(OTHER_ROWS), mode)
+    with pytest.raises(InvalidInput, match=OTHER_BODY):
+        await create(server, table, RequestKey(key.id, ""), Body(ipc(OTHER_ROWS)), mode)
+    assert await rows(server, table) == ROWS.to_pylist()
+
+
+async def test_a_streamed_creation_that_is_sent_again_is_answered_by_its_body(
+    settings: Settings,
+) -> None:
+    server = await server_of(settings)
+    key = RequestKey(new_key().id, "")
+    first = await create(server, ROOT_TABLE, key, Body(ipc(ROWS)))
+    again = await create(server, ROOT_TABLE, key, Body(ipc(ROWS)))
+    assert again.transaction_id == first.transaction_id
+    assert data_files(settings) == 1
+
+
+async def test_a_nameless_table_of_another_body_is_not_taken(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await server_of(settings)
+    key = new_key()
+    with monkeypatch.context() as broken:
+        break_step(broken, "register")
+        with pytest.raises(OutcomeUnknown):
+            await create(server, NESTED_TABLE, key)
+    with pytest.raises(InvalidInput, match=OTHER_BODY):
+        await create(server, NESTED_TABLE, RequestKey(key.id, "f" * 32), ipc(OTHER_ROWS))
+    assert data_files(settings) == 1
+    # Another request gets the name, with its own rows.
+    await create(server, NESTED_TABLE, new_key(), ipc(OTHER_ROWS))
+    assert await rows(server, NESTED_TABLE) == OTHER_ROWS.to_pylist()
+    with pytest.raises(TableAlreadyExists):
+        await create(server, NESTED_TABLE, key)
+    assert await rows(server, NESTED_TABLE) == OTHER_ROWS.to_pylist()
+
+
+async def test_a_creation_that_is_sent_again_after_its_table_was_deregistered_is_a_new_one(
+    settings: Settings,
+) -> None:
+    server = await server_of(settings)
+    key = new_key()
+    await create(server, NESTED_TABLE, key)
+    await server.insert_rows(NESTED_TABLE, None, InsertMode.APPEND, new_key(), ipc(ROWS))
+    await server.catalog(DATABASE).deregister_table(NESTED_TABLE.id)
+    await create(server, NESTED_TABLE, key)
+    assert await rows(server, NESTED_TABLE) == ROWS.to_pylist()
+    await server.catalog(DATABASE).drop_table(NESTED_TABLE.id)
+    await create(server, NESTED_TABLE, key)
+    assert await rows(server, NESTED_TABLE) == ROWS.to_pylist()
+
+
+async def test_a_creation_that_is_sent_again_keeps_properties_that_were_changed_since(
+    settings: Settings,
+) -> None:
+    server = await server_of(settings)
+    key = new_key()
+    await create(server, ROOT_TABLE, key)
+    changed = {"owner": "you", "more": "1"}
+    await server.update_rows(ROOT_TABLE, None, new_key(), A_PLUS_ONE, None, changed, None)
+    await create(server, ROOT_TABLE, key)
+    assert await properties(server, ROOT_TABLE) == changed
+
+
+class MeetingOwners(LocalOwners):
+    """Owners whose catalog makes tables when two requests have come."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings, SystemClock())
+        self._both = asyncio.Barrier(2)
+
+    def catalog(self, database: str) -> Owner:
+        return Meeting(super().catalog(database), self._both)
+
+
+class Meeting:
+    """One of them."""
+
+    def __init__(self, owner: Owner, both: asyncio.Barrier) -> None:
+        self._owner = owner
+        self._both = both
+
+    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        if method == "create_table":
+            await self._both.wait()
+        return await self._owner.call(method, *arguments, **keywords)
+
+
+@pytest.mark.parametrize("table", [ROOT_TABLE, NESTED_TABLE], ids=["root", "nested"])
+async def test_a_creation_that_is_sent_twice_at_once_is_done_once_and_answered_twice(
+    settings: Settings, table: TableRef
+) -> None:
+    await server_of(settings)
+    server = Server(settings, MeetingOwners(settings), SystemClock())
+    key = new_key()
+    one, other = await asyncio.gather(*(create(server, table, key) for _ in range(2)))
+    assert one.transaction_id == other.transaction_id is not None
+    assert (one.created, other.created) == (True, True)
+    assert await rows(server, table) == ROWS.to_pylist()
+    assert data_files(settings) == 1
+
+
+A_PLUS_ONE = [Assignment(("a",), "a + 1")]
+
+
+async def test_properties_that_fail_after_the_rows_are_an_unknown_outcome(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await server_of(settings)
+    await create(server, ROOT_TABLE, new_key())
+    update, overwrite = new_key(), new_key()
+    new = NewTable(ROOT_TABLE.id, properties={"version": "2"})
+
+    async def send(key: RequestKey) -> None:
+        if key is update:
+            more = {"updated": "yes"}
+            await server.update_rows(ROOT_TABLE, None, key, A_PLUS_ONE, None, more, None)
+        else:
+            mode = CreateMode.OVERWRITE
+            await server.create_table(DATABASE, new, mode, key, ipc(OTHER_ROWS))
+
+    for key in (update, overwrite):
+        with monkeypatch.context() as broken:
+            break_step(broken, "set_properties")
+            with pytest.raises(OutcomeUnknown):
+                await send(key)
+        await send(key)
+    assert await properties(server, ROOT_TABLE) == PROPERTIES | {"updated": "yes", "version": "2"}
+    counted = await server.count_rows(ROOT_TABLE, Pin(version=2), "a > 1", None)
+    assert (counted.count, await rows(server, ROOT_TABLE)) == (2, OTHER_ROWS.to_pylist())
+
+
+async def test_a_creation_that_is_refused_before_its_rows_is_refused(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await server_of(settings)
+    with monkeypatch.context() as broken:
+        broken.setattr(creation, "missing_files", lambda *_: ["gone"])
+        for table in (ROOT_TABLE, NESTED_TABLE):
+            with pytest.raises(ServiceUnavailable) as refused:
+                await create(server, table, new_key())
+            assert not isinstance(refused.value, OutcomeUnknown)
+    assert data_files(settings) == 0
