@@ -376,9 +376,11 @@ class Catalog:
     def _finish_drops(self, table: ObjectId | None = None) -> list[str]:
         """Delete the marked folders that no name leads to: drops were cut short there.
 
-        Says which. One that cannot be deleted is left to the next drop, unless it was `table`'s.
+        Says which. One that cannot be deleted is left to the next drop, unless `table`, which is
+        to be dropped, is not there and it was its own.
         """
-        taken = {row.location.split("/")[0] for row in self._view.snapshot().tables.values()}
+        tables = self._view.snapshot().tables
+        taken = {row.location.split("/")[0] for row in tables.values()}
         finished = []
         for location in self._storage.folders(self._uri):
             uri = f"{self._uri}/{location}"
@@ -387,7 +389,7 @@ class Catalog:
             try:
                 delete_dropped(uri, self._storage)
             except OSError as error:
-                if table is not None and was_location(table, location):
+                if table is not None and table not in tables and was_location(table, location):
                     raise
                 logger.warning("what a drop has left could not be deleted: %s", error)
             else:

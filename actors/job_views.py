@@ -43,6 +43,8 @@ class OwnedViews:
         self._settings = settings
         self._owners = owners
         self._reads = reads
+        # Of views whose source has not changed since their watermark, up to which version of it.
+        self._seen: dict[WatchedView, tuple[Watermark, int]] = {}
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -107,13 +109,23 @@ class OwnedViews:
         def compare() -> SourceChange:
             try:
                 known = read_watermark(self._reads.open(record, LATEST))
-                return change_since(known[0] if known is not None else None, source)
+                return self._change(view, known[0] if known is not None else None, source)
             except DestrierError:
                 raise
             except Exception as error:
                 raise translate(error, context="read") from error
 
         return await self._reads.in_thread(compare)
+
+    def _change(self, view: WatchedView, mark: Watermark | None, source: Any) -> SourceChange:
+        if mark is None:
+            rows = int(source.count_rows())
+            return SourceChange(rows, rows)
+        seen_mark, seen = self._seen.get(view, (mark, mark.source_version))
+        change = change_since(mark, source, seen if seen_mark == mark else mark.source_version)
+        if change.rows_changed == 0:
+            self._seen[view] = (mark, int(source.version))
+        return change
 
     # --- committing -------------------------------------------------------------------------------
 
@@ -148,11 +160,12 @@ class OwnedViews:
             raise OutcomeUnknown(f"the owner of view {view.id} did not answer") from None
 
 
-def change_since(mark: Watermark | None, source: Any) -> SourceChange:
-    """How many source rows are new, different or gone since a view's watermark. Blocks."""
+def change_since(mark: Watermark, source: Any, seen: int) -> SourceChange:
+    """How many source rows are new, different or gone since a view's watermark. Blocks.
+
+    Up to version `seen` it is known that none were.
+    """
     rows = int(source.count_rows())
-    if mark is None:
-        return SourceChange(rows, rows)
     version = int(source.version)
     before = source if version == mark.source_version else _version(source, mark)
     is_same_table = before is not None and version_timestamp(before) == mark.source_version_ts
@@ -166,7 +179,7 @@ def change_since(mark: Watermark | None, source: Any) -> SourceChange:
     changed = int(source.count_rows(after))
     new = int(source.count_rows(f"_row_created_at_version > {mark.source_version}"))
     gone = max(int(before.count_rows()) + new - rows, 0)
-    return SourceChange(changed + gone or _untold(source, mark.source_version, rows), rows)
+    return SourceChange(changed + gone or _untold(source, seen, rows), rows)
 
 
 def _untold(source: Any, since: int, rows: int) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from actors.model import Commit, RequestKey
@@ -24,6 +24,12 @@ class _Running:
     answer: asyncio.Future[Commit]
 
 
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    answer: asyncio.Future[Commit]
+    is_repeated: bool = False
+
+
 class Once:
     """What is being done now, beside the log of what was done."""
 
@@ -39,17 +45,16 @@ class Once:
     ) -> list[Commit | DestrierError]:
         """Do what is new, or give the answers of the same requests that were or are being done.
 
-        One answer per request, in order: one that is refused is refused alone. Work goes on when
-        the caller goes away; nothing is awaited between the look and the start. `unknown` is called
-        when a request's outcome is, before the same request can begin again.
+        One answer per request, in order: one that is refused is refused alone. What was or is being
+        done for another call is answered as `repeated`. Work goes on when the caller goes away;
+        nothing is awaited between the look and the start. `unknown` is called when a request's
+        outcome is, before the same request can begin again.
         """
         answers = [self._begin(key, work, unknown) for key, work in requests]
-        running = [answer for answer in answers if isinstance(answer, asyncio.Future)]
+        running = {answer.answer for answer in answers if isinstance(answer, _Awaited)}
         if running:
             await asyncio.wait(running)
-        return [
-            _outcome(answer) if isinstance(answer, asyncio.Future) else answer for answer in answers
-        ]
+        return [_outcome(answer) if isinstance(answer, _Awaited) else answer for answer in answers]
 
     async def settle(self) -> None:
         """Wait until nothing is being done."""
@@ -58,7 +63,7 @@ class Once:
 
     def _begin(
         self, key: RequestKey, work: Work, unknown: Callable[[], object]
-    ) -> "asyncio.Future[Commit] | Commit | DestrierError":
+    ) -> "_Awaited | Commit | DestrierError":
         """The answer, or what will have it; the error of a request that cannot be begun."""
         try:
             done = self._log.find(key)
@@ -67,7 +72,7 @@ class Once:
             running = self._running.get(key.id)
             if running is not None:
                 check_same_body(running.digest, key)
-                return running.answer
+                return _Awaited(running.answer, is_repeated=True)
             if len(self._running) >= self._pending_max:
                 raise Throttling("too many requests wait for this table; slow down")
             answer = asyncio.ensure_future(work())
@@ -75,7 +80,7 @@ class Once:
             return error
         self._running[key.id] = _Running(key.digest, answer)
         answer.add_done_callback(partial(self._finished, key.id, unknown))
-        return answer
+        return _Awaited(answer)
 
     def _finished(
         self, key_id: str, unknown: Callable[[], object], answer: "asyncio.Future[Commit]"
@@ -86,12 +91,13 @@ class Once:
             unknown()
 
 
-def _outcome(answer: "asyncio.Future[Commit]") -> Commit | DestrierError:
+def _outcome(awaited: _Awaited) -> Commit | DestrierError:
+    answer = awaited.answer
     if answer.cancelled():
         return ServiceUnavailable("the table's actor is stopping; try again")
     error = answer.exception()
     if error is None:
-        return answer.result()
+        return replace(answer.result(), repeated=True) if awaited.is_repeated else answer.result()
     if isinstance(error, DestrierError):
         return error
     failure = InternalError("the table's actor failed")

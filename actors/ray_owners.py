@@ -95,17 +95,29 @@ class _TableOwner:
         self._clients = clients
         self._door: Door | None = None
         self._is_asked = False
+        self._was_reached = False
 
     async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method of the table."""
+        """Call a method of the table.
+
+        Raises:
+            OwnerGone: it has ended, as idle ones do, and did nothing.
+            OwnerLost: it ended with the call.
+        """
         if not self._is_asked:
-            self._door = await self._owner.call("door")
+            try:
+                self._door = await self._owner.call("door")
+            except OwnerLost as error:
+                raise OwnerGone("the owner has ended") from error
             self._is_asked = True
         client = None if self._door is None else await self._clients.of(self._door)
+        if client is None and self._was_reached:
+            raise OwnerGone("the owner has ended")
         if client is None:
             # Another machine's, or one that has ended, of which Ray knows.
             self._door = None
             return await self._owner.call("call", method, *arguments, **keywords)
+        self._was_reached = True
         return await client.call(method, *arguments, **keywords)
 
 

@@ -102,7 +102,10 @@ class Uploads:
             commit: Commit = await self._tables.call(
                 table, "commit_fragments", branch, key, staged, overwrite=overwrite
             )
-            await cleanup.compare(record, Pin(branch=branch, version=commit.version))
+            cleanup.is_needed = False
+            if commit.repeated:
+                # By another upload of the same request, or by this one, of which an owner was lost.
+                await cleanup.compare(record, Pin(branch=branch, version=commit.version))
             return commit
 
     def _stage_insert(

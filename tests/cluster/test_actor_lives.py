@@ -15,6 +15,7 @@ from actors.direct_calls import CallClient, Door
 from actors.model import LATEST, InsertMode
 from actors.server import Server
 from actors.table_actors import owner_names
+from cluster.errors import TableBranchNotFound
 from cluster.identifiers import TableRef
 from cluster.naming import CATALOG_PREFIX, TABLE_PREFIX, catalog_actor_name
 from cluster.settings import Settings
@@ -49,8 +50,8 @@ def table_actors(settings: Settings) -> list[str]:
     return [name for name in owner_names(settings) if name.startswith(TABLE_PREFIX)]
 
 
-async def insert(server: Server, table: TableRef) -> None:
-    await server.insert_rows(table, None, InsertMode.APPEND, new_key(), ipc(ROWS))
+async def insert(server: Server, table: TableRef, branch: str | None = None) -> None:
+    await server.insert_rows(table, branch, InsertMode.APPEND, new_key(), ipc(ROWS))
 
 
 async def test_reads_start_no_table_actor_and_idle_ones_leave(settings: Settings) -> None:
@@ -64,6 +65,9 @@ async def test_reads_start_no_table_actor_and_idle_ones_leave(settings: Settings
     while table_actors(settings) and time.monotonic() < deadline:
         await asyncio.sleep(0.1)
     assert table_actors(settings) == []
+    # Nothing was lost with one that had nothing to do: what is refused is refused plainly.
+    with pytest.raises(TableBranchNotFound):
+        await insert(server, ref("t"), "absent")
     await insert(server, ref("t"))
     assert (await server.count_rows(ref("t"), LATEST, None, None)).count == 3
 

@@ -197,6 +197,18 @@ async def test_a_drop_goes_on_when_what_another_has_left_cannot_be_deleted(
     deletions.look(stays)
     await server.catalog(DATABASE).drop_table(ref("ns", "t").id)
     assert [name.partition("_")[2] for name in folders(settings)] == ["ns$left"]
+    # Nor is a later life of the name kept by what an earlier one has left.
+    (left,) = folders(settings)
+    await make_table(server, ref("ns", "left"), ROWS)
+
+    def left_stays(uri: str) -> None:
+        if left in uri:
+            raise OSError(f"{uri} cannot be deleted")
+
+    deletions.look(left_stays)
+    await server.catalog(DATABASE).drop_table(ref("ns", "left").id)
+    assert folders(settings) == [left]
+    await check_gone(server, ref("ns", "left"))
 
 
 @TABLES

@@ -185,9 +185,9 @@ def test_a_source_that_went_back_has_changed(tmp_path: Path, way: str) -> None:
     source.update({"n": "1"})
     moment = version_timestamp(source)
     mark = Watermark(("s",), uri, None, 2, moment, "sha", None, None, None, "job", 0)
-    assert job_views.change_since(mark, source) == SourceChange(0, 10)
+    assert job_views.change_since(mark, source, 2) == SourceChange(0, 10)
     source.update({"n": "2"}, where="id = -1")
-    assert job_views.change_since(mark, lance.dataset(uri)) == SourceChange(0, 10)
+    assert job_views.change_since(mark, lance.dataset(uri), 2) == SourceChange(0, 10)
     if way == "restore":
         lance.dataset(uri, version=1).restore()
         now = lance.dataset(uri)
@@ -199,7 +199,7 @@ def test_a_source_that_went_back_has_changed(tmp_path: Path, way: str) -> None:
             now = lance.write_dataset(
                 pa.table({"id": range(5), "n": [0] * 5}), uri, mode=mode, enable_stable_row_ids=True
             )
-    assert job_views.change_since(mark, now) == SourceChange(10, 10)
+    assert job_views.change_since(mark, now, 2) == SourceChange(10, 10)
 
 
 async def test_looking_ends_when_its_task_is_cancelled() -> None:
