@@ -45,7 +45,8 @@ class TableRow:
 class CatalogSnapshot:
     """Namespaces and tables at one moment, with the sorted names of each namespace's children.
 
-    `registered` are the tables with a row; the others are folders only.
+    `registered` are the tables with a row; the others are folders only. `folders` are all that the
+    database has, those without a name too.
     """
 
     namespaces: Mapping[ObjectId, Mapping[str, str]]
@@ -54,12 +55,14 @@ class CatalogSnapshot:
     namespace_names: Mapping[ObjectId, Sequence[str]] = field(default_factory=dict)
     table_names: Mapping[ObjectId, Sequence[str]] = field(default_factory=dict)
     all_tables: Sequence[str] = ()
+    folders: Sequence[str] = ()
 
     @staticmethod
     def of(
         namespaces: Mapping[ObjectId, Mapping[str, str]],
         tables: Mapping[ObjectId, TableRow],
         registered: frozenset[ObjectId],
+        folders: Sequence[str],
     ) -> "CatalogSnapshot":
         """Sort what listings need."""
         return CatalogSnapshot(
@@ -69,6 +72,7 @@ class CatalogSnapshot:
             _children(namespaces),
             _children(tables),
             sorted(table.stored for table in tables),
+            folders,
         )
 
     def check_namespace(self, namespace: ObjectId) -> None:
@@ -249,13 +253,14 @@ class CatalogView:
                 elif row["object_type"] == "table" and row["location"]:
                     tables[item] = TableRow(row["location"], properties)
         registered = frozenset(tables)
-        for name in self._storage.folders(self.uri):
+        folders = self._storage.folders(self.uri)
+        for name in folders:
             if not name.endswith(ROOT_SUFFIX):
                 continue
             item = ObjectId((name.removesuffix(ROOT_SUFFIX),))
             if item not in tables and self._is_table(name):
                 tables[item] = TableRow(name, {})
-        snapshot = CatalogSnapshot.of(namespaces, tables, registered)
+        snapshot = CatalogSnapshot.of(namespaces, tables, registered, folders)
         # Rows of the snapshot before are no proof any more.
         self._found = {}
         self._cached = _Cached(snapshot, manifest, self._settled(folder))

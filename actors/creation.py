@@ -4,6 +4,7 @@ The version names the request, so whoever sends that again gets its answer. A tr
 this version and the table's name is gone on with.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ from actors.request_log import DoneRequest, check_same_body, from_properties, to
 from actors.storage import Storage
 from cluster.errors import OutcomeUnknown, ServiceUnavailable
 from cluster.identifiers import ObjectId
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +67,48 @@ def create(
 def find_creation(uri: str, key_id: str, storage: Storage) -> Creation | None:
     """The creation of the table in a folder, if the request of this id made it. Blocks.
 
-    None also if that is not known any more.
+    None also if that cannot be known any more: the first version was cleaned up or is damaged.
 
     Raises:
-        OutcomeUnknown: it cannot be read.
+        OutcomeUnknown: it cannot be read now.
     """
     try:
         if find_manifest(uri, None, 1, storage) is None:
             return None
-        first = lance.dataset(uri, version=1, storage_options=storage.lance_options)
+        first = _open(uri, 1, storage)
+        found = list(transactions(first, uri, None, storage, 1))
     except Exception as error:
+        if _is_first_damaged(uri, storage):
+            logger.warning("version 1 of the table in %s cannot be read: %s", uri, error)
+            return None
         raise OutcomeUnknown(
             "storage failed while it was looked up who made the table; send the same request again"
             " with the same x-request-id"
         ) from error
-    for version, transaction in transactions(first, uri, None, storage, 1):
+    for version, transaction in found:
         for done in from_properties(transaction.transaction_properties):
             if done.key.id == key_id:
                 commit = Commit(version, transaction.uuid, done.rows, repeated=True)
                 return Creation(first, commit, done.key)
     return None
+
+
+def _is_first_damaged(uri: str, storage: Storage) -> bool:
+    """Whether a first version that could not be read still cannot, while a later one can."""
+    try:
+        if int(_open(uri, None, storage).version) == 1:
+            return False
+    except Exception:  # noqa: BLE001 - untyped; storage may have failed as a whole
+        return False
+    try:
+        _open(uri, 1, storage)
+    except Exception:  # noqa: BLE001 - untyped; storage answers, but not with this
+        return True
+    return False
+
+
+def _open(uri: str, version: int | None, storage: Storage) -> Any:
+    return lance.dataset(uri, version=version, storage_options=storage.lance_options)
 
 
 def find_same_creation(uri: str, key: RequestKey, storage: Storage) -> Creation | None:
@@ -109,24 +134,26 @@ def find_nameless(
     """What a request has made for a table that did not get its name, and its folder. Blocks.
 
     A root table has its name with its folder. Of others, what has an identity had a name once, and
-    was deregistered since.
+    was deregistered since. A folder that cannot be read is passed over: whoever made it, it has no
+    name, and it would keep the name from everybody.
 
     Raises:
         InvalidInput: the request had another body.
-        OutcomeUnknown: it cannot be read.
     """
     if len(table.parts) == 1:
         return None
     named = {row.location for row in snapshot.tables.values()}
-    for location in storage.folders(database_uri):
+    for location in snapshot.folders:
+        if location in named or not was_location(table, location):
+            continue
         uri = f"{database_uri}/{location}"
-        if (
-            was_location(table, location)
-            and location not in named
-            and not is_dropped(uri, storage)
-            and read_incarnation(uri, storage) is None
-        ):
+        try:
+            if is_dropped(uri, storage) or read_incarnation(uri, storage) is not None:
+                continue
             found = find_same_creation(uri, key, storage)
-            if found is not None:
-                return location, found
+        except (OutcomeUnknown, OSError) as error:
+            logger.warning("a folder without a name, %s, cannot be read: %s", uri, error)
+            continue
+        if found is not None:
+            return location, found
     return None

@@ -158,29 +158,38 @@ class Uploads:
         if table.id in snapshot.namespaces:
             raise NamespaceAlreadyExists(f"{table.id} is a namespace")
         existing = await self._find(ref)
-        if existing is not None:
-            return await self._create_existing(ref, existing, table, mode, key, body)
+        if existing is None:
+            try:
+                return await self._create_new(ref, table, key, body)
+            except TableAlreadyExists:
+                # Another request came first, or this one did, sent twice at once.
+                existing = await self._find(ref)
+                if existing is None:
+                    raise
+                if mode is CreateMode.OVERWRITE and not isinstance(body, bytes):
+                    # The stream has been read: its rows are not there to replace others.
+                    mode = CreateMode.CREATE
+        return await self._create_existing(ref, existing, table, mode, key, body)
+
+    async def _create_new(
+        self, ref: TableRef, table: NewTable, key: RequestKey, body: bytes | ArrowReader
+    ) -> CreatedTable:
+        """Create a table whose name was free.
+
+        Raises:
+            TableAlreadyExists: it is taken by now; any part of the body may have been read.
+        """
+        catalog = self._owners.catalog(ref.database)
         location = new_location(table.id)
-        uri = f"{self._storage.database_uri(database)}/{location}"
+        uri = f"{self._storage.database_uri(ref.database)}/{location}"
         if await self._reads.in_thread(self._storage.exists, uri):
-            # A declared table is found above: this is a table being made, or what is left of one.
-            await self._owners.catalog(database).call("make_way", table.id)
+            # A declared table is found before: this is a table being made, or what is left of one.
+            await catalog.call("make_way", table.id)
         staged = await self._in_thread(self._stage_create, uri, table, body)
         if not isinstance(body, bytes):
             key = RequestKey(key.id, body.digest())
         async with _Cleanup(self, uri, staged) as cleanup:
-            try:
-                created: CreatedTable = await self._owners.catalog(database).call(
-                    "create_table", table, location, staged, key
-                )
-            except TableAlreadyExists:
-                existing = await self._find(ref)
-                if existing is not None and await self._is_made_by(existing, key):
-                    # The same request, sent twice at once.
-                    return await self._finish_creation(ref, table, key)
-                if mode is not CreateMode.EXIST_OK:
-                    raise
-                return await self._described(ref, created=False)
+            created: CreatedTable = await catalog.call("create_table", table, location, staged, key)
             # Else an earlier try's files, in their own folder, are the table.
             cleanup.is_needed = created.record.location.uri != uri
             return created
@@ -389,7 +398,7 @@ def _encoded(metadata: Mapping[str, str]) -> dict[bytes, bytes]:
 
 
 def _digest(body: ArrowReader) -> str:
-    """The digest of a body whose rows are of no use. Blocks."""
+    """The digest of a body whose rows, or what is left of them, are of no use. Blocks."""
     while body.read(_PIECE_BYTES):
         pass
     return body.digest()

@@ -37,6 +37,7 @@ from cluster.errors import (
     InvalidInput,
     InvalidTableState,
     OutcomeUnknown,
+    TableAlreadyExists,
     TableNotFound,
     TableVersionNotFound,
 )
@@ -98,7 +99,14 @@ class Views:
         is_new = created is None
         if created is None:
             await self._check(view, definition, with_data=with_data)
-            created = await self._uploads.create_view(view, definition, key)
+            try:
+                created = await self._uploads.create_view(view, definition, key)
+            except TableAlreadyExists:
+                # The same request may have been sent twice at once; the view is the first one's.
+                created = await self._uploads.find_created(view, key)
+                if created is None:
+                    raise
+                is_new = False
         job_id: str | None = None
         try:
             await self._keep_pinned(view, definition)

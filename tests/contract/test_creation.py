@@ -14,6 +14,7 @@ from actors import catalog as catalog_module
 from actors import creation
 from actors.catalog import Catalog
 from actors.catalog_view import CatalogView
+from actors.freshness import find_manifest
 from actors.model import (
     LATEST,
     Assignment,
@@ -27,8 +28,14 @@ from actors.model import (
 )
 from actors.owners import LocalOwners, Owner
 from actors.server import Server
+from actors.storage import Storage
 from cluster.clock import SystemClock
-from cluster.errors import InvalidInput, OutcomeUnknown, ServiceUnavailable, TableAlreadyExists
+from cluster.errors import (
+    InvalidInput,
+    OutcomeUnknown,
+    ServiceUnavailable,
+    TableAlreadyExists,
+)
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import LimitSettings, Settings, ViewSettings
 from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
@@ -49,10 +56,10 @@ def settings(tmp_path: Path) -> Settings:
 
 
 class Body(io.BytesIO):
-    """A whole body as a reader (ports.ArrowReader)."""
+    """A whole body as a reader (ports.ArrowReader), whose digest is that of what was read."""
 
     def digest(self) -> str:
-        return hashlib.sha256(self.getvalue()).hexdigest()[:32]
+        return hashlib.sha256(self.getvalue()[: self.tell()]).hexdigest()[:32]
 
 
 def fail(*_: Any, **__: Any) -> None:
@@ -271,6 +278,91 @@ async def test_a_creation_that_is_sent_twice_at_once_is_done_once_and_answered_t
     assert (one.created, other.created) == (True, True)
     assert await rows(server, table) == ROWS.to_pylist()
     assert data_files(settings) == 1
+
+
+def damage(settings: Settings, location: str, version: int) -> None:
+    """Cut a manifest short."""
+    folder = Path(settings.storage.root, DATABASE, location)
+    storage = Storage.of(settings.storage)
+    manifest = find_manifest(str(folder), None, version, storage)
+    assert manifest is not None
+    Path(manifest).write_bytes(b"")
+
+
+async def test_a_table_whose_first_version_is_damaged_is_there_for_every_creation(
+    settings: Settings,
+) -> None:
+    server = await server_of(settings)
+    for table in (ROOT_TABLE, NESTED_TABLE):
+        record = (await create(server, table, new_key())).record
+        await server.insert_rows(table, None, InsertMode.APPEND, new_key(), ipc(ROWS))
+        damage(settings, Path(record.location.uri).name, 1)
+        with pytest.raises(TableAlreadyExists):
+            await create(server, table, new_key())
+        existing = await create(server, table, new_key(), mode=CreateMode.EXIST_OK)
+        assert (existing.created, existing.version) == (False, 2)
+
+
+@pytest.mark.parametrize("failures", [1, 2], ids=["once", "for a while"])
+async def test_a_creation_is_unknown_when_the_first_version_cannot_be_read_for_a_moment(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    server = await server_of(settings)
+    key = new_key()
+    first = await create(server, ROOT_TABLE, key)
+    await server.insert_rows(ROOT_TABLE, None, InsertMode.APPEND, new_key(), ipc(ROWS))
+    open_dataset = creation.lance.dataset
+    left = [None] * failures
+
+    def fail_at_first(*arguments: Any, **keywords: Any) -> Any:
+        if left:
+            left.pop()
+            fail()
+        return open_dataset(*arguments, **keywords)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(creation.lance, "dataset", fail_at_first)
+        with pytest.raises(OutcomeUnknown):
+            await create(server, ROOT_TABLE, key)
+    assert (await create(server, ROOT_TABLE, key)).transaction_id == first.transaction_id
+
+
+async def test_a_folder_without_a_name_that_cannot_be_read_keeps_the_name_from_nobody(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await server_of(settings)
+    key = new_key()
+    with monkeypatch.context() as broken:
+        break_step(broken, "register")
+        with pytest.raises(OutcomeUnknown):
+            await create(server, NESTED_TABLE, key)
+    (nameless,) = Path(settings.storage.root, DATABASE).glob(f"*_{NESTED_TABLE.id.stored}")
+    damage(settings, nameless.name, 1)
+    with caplog.at_level("WARNING", logger="actors.creation"):
+        await create(server, NESTED_TABLE, new_key(), ipc(OTHER_ROWS))
+    assert nameless.name in caplog.text
+    assert await rows(server, NESTED_TABLE) == OTHER_ROWS.to_pylist()
+    await server.catalog(DATABASE).drop_table(NESTED_TABLE.id)
+    await create(server, NESTED_TABLE, key)
+    assert await rows(server, NESTED_TABLE) == ROWS.to_pylist()
+
+
+async def test_a_creation_looks_for_folders_without_a_name_in_the_snapshot_that_there_is(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await server_of(settings)
+    key = new_key()
+    with monkeypatch.context() as broken:
+        break_step(broken, "register")
+        with pytest.raises(OutcomeUnknown):
+            await create(server, NESTED_TABLE, key)
+    storage = Storage.of(settings.storage)
+    snapshot = await server._reads.catalog(DATABASE)
+    monkeypatch.setattr(Storage, "folders", fail)
+    uri = storage.database_uri(DATABASE)
+    found = creation.find_nameless(uri, NESTED_TABLE.id, key, snapshot, storage)
+    assert found is not None
+    assert found[0] in snapshot.folders
 
 
 A_PLUS_ONE = [Assignment(("a",), "a + 1")]
