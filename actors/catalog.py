@@ -1,5 +1,4 @@
-"""The catalog of one database, changed: one change at a time, through Lance's own
-DirectoryNamespace.
+"""The catalog of one database, changed, one change at a time, by Lance's DirectoryNamespace.
 
 Success means durable and seen by every later read. The library keeps the layout; what it gets wrong
 is done here: modes, missing parents, root tables that stay after they were deregistered, drops that
@@ -374,22 +373,21 @@ class Catalog:
         delete_dropped(uri, self._storage)
 
     def _finish_drops(self, table: ObjectId | None = None) -> list[str]:
-        """Delete the marked folders that no name leads to: drops were cut short there.
+        """Delete the marked folders that no name leads to, left by cut-short drops; says which.
 
-        Says which. One that cannot be deleted is left to the next drop, unless `table`, which is
-        to be dropped, is not there and it was its own.
+        One that cannot be deleted is left to the next drop, unless it is all there is of `table`.
         """
-        tables = self._view.snapshot().tables
-        taken = {row.location.split("/")[0] for row in tables.values()}
+        known = self._view.snapshot()
+        taken = {row.location.split("/")[0] for row in known.tables.values()}
         finished = []
-        for location in self._storage.folders(self._uri):
+        for location in known.folders:
             uri = f"{self._uri}/{location}"
             if location in taken or not is_dropped(uri, self._storage):
                 continue
             try:
                 delete_dropped(uri, self._storage)
             except OSError as error:
-                if table is not None and table not in tables and was_location(table, location):
+                if table and table not in known.tables and was_location(table, location):
                     raise
                 logger.warning("what a drop has left could not be deleted: %s", error)
             else:
