@@ -51,6 +51,11 @@ def is_dropped(uri: str, storage: Storage) -> bool:
     return storage.exists(dropped_uri(uri))
 
 
+def is_over(uri: str, incarnation: str | None, storage: Storage) -> bool:
+    """Whether a life of the folder was dropped, whatever is there now."""
+    return is_dropped(uri, storage) or read_incarnation(uri, storage) != incarnation
+
+
 def delete_dropped(uri: str, storage: Storage) -> None:
     """Delete the folder of a table that has the mark.
 

@@ -18,6 +18,7 @@ from actors.catalog_view import CatalogSnapshot, CatalogView
 from actors.distributed import ScanTarget
 from actors.field_paths import format_field_path
 from actors.freshness import TableCounts, TableHandles, TableState
+from actors.incarnation import is_over
 from actors.model import (
     Counted,
     IndexStats,
@@ -25,6 +26,7 @@ from actors.model import (
     Pin,
     ScanRequest,
     TableDescription,
+    TableLocation,
     TableRecord,
     VersionRecord,
 )
@@ -125,6 +127,10 @@ class Reads:
         if self._storage.is_local:
             return view.find_table(table.id, snapshot)
         return await self.in_thread(view.find_table, table.id, snapshot)
+
+    async def is_over(self, location: TableLocation) -> bool:
+        """Whether this life of a table was dropped; one that was deregistered is not over."""
+        return await self.in_thread(is_over, location.uri, location.incarnation, self._storage)
 
     async def list_declared(self, database: str, names: list[ObjectId]) -> set[ObjectId]:
         """Those of `names` that have no data yet."""

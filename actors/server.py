@@ -60,7 +60,9 @@ class Server:
         self._settings = settings
         self._owners = owners
         self._reads = Reads(settings, clock)
-        self._tables = Tables(owners, self._reads.find_table, settings.actors, clock)
+        self._tables = Tables(
+            owners, self._reads.find_table, self._reads.is_over, settings.actors, clock
+        )
         self._uploads = Uploads(settings, self._reads, self._tables, owners)
         self._views = Views(settings, owners, self._reads, self._uploads)
         self._distributed = distributed

@@ -40,11 +40,13 @@ class Tables:
         self,
         owners: Owners,
         find: Callable[[TableRef], Awaitable[TableRecord]],
+        is_over: Callable[[TableLocation], Awaitable[bool]],
         limits: ActorSettings,
         clock: Clock,
     ) -> None:
         self._owners = owners
         self._find = find
+        self._is_over = is_over
         self._limits = limits
         self._clock = clock
         self._known: dict[TableRef, _Known] = {}
@@ -86,9 +88,16 @@ class Tables:
                     " send the same request again with the same x-request-id to learn what happened"
                 ) from None
             except DestrierError as error:
-                if errand.proves(error):
+                if errand.proves(error) or await self._was_dropped(errand, error):
                     raise
                 raise _owner_was_lost() from error
+
+    async def _was_dropped(self, errand: "_Errand", error: DestrierError) -> bool:
+        """Whether the table is not there because it was dropped, with whatever a lost owner did to
+        it. Of one that was deregistered, that may come to light again."""
+        if not isinstance(error, TableNotFound) or errand.meant is None:
+            return False
+        return await self._is_over(errand.meant)
 
     async def _ask(
         self, errand: "_Errand", owner: Owner, method: str, *arguments: Any, **keywords: Any

@@ -84,12 +84,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     return clock
 
 
-def tables_of(script: Script, clock: ManualClock) -> Tables:
+def tables_of(script: Script, clock: ManualClock, *, dropped: bool = False) -> Tables:
     async def find(table: TableRef) -> TableRecord:
         return RECORD
 
+    async def is_over(location: TableLocation) -> bool:
+        return dropped
+
     limits = ActorSettings.model_validate({"call_timeout_s": 5})
-    return Tables(script, find, limits, clock)  # type: ignore[arg-type]
+    return Tables(script, find, is_over, limits, clock)  # type: ignore[arg-type]
 
 
 def item(name: str) -> InsertItem:
@@ -118,6 +121,17 @@ async def test_an_error_after_an_owner_was_lost_is_an_unknown_outcome(
         found = await outcome(script, clock)
         assert isinstance(found, OutcomeUnknown)
         assert UNKNOWN in found.message
+
+
+async def test_a_table_that_was_dropped_is_not_there_whatever_a_lost_owner_did(
+    clock: ManualClock,
+) -> None:
+    gone = TableNotFound("table t is not there")
+    with pytest.raises(TableNotFound):
+        await tables_of(Script(LOST, gone), clock, dropped=True).call(T, "delete", "key")
+    # Of another error it says nothing.
+    with pytest.raises(OutcomeUnknown):
+        await tables_of(Script(LOST, FULL), clock, dropped=True).call(T, "delete", "key")
 
 
 async def test_an_owner_that_leaves_later_does_not_make_the_outcome_known(

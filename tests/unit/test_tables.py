@@ -44,7 +44,7 @@ class Deployment:
         # For one call each: an error, or an answer per item. None left: all is done.
         self.answers: list[DestrierError | list[Commit | DestrierError]] = []
         limits = ActorSettings(call_timeout_s=CALL_TIMEOUT_S)
-        self.tables = Tables(self, self.find, limits, self.clock)
+        self.tables = Tables(self, self.find, self.is_over, limits, self.clock)
 
     @property
     def location(self) -> TableLocation:
@@ -52,6 +52,9 @@ class Deployment:
 
     async def find(self, table: TableRef) -> TableRecord:
         return TableRecord(table.id, self.location, {}, is_only_declared=False)
+
+    async def is_over(self, location: TableLocation) -> bool:
+        return location.incarnation != self.life
 
     async def open_table(self, table: TableRef) -> tuple[TableRecord, Owner]:
         self.opened += 1
