@@ -44,8 +44,7 @@ class HttpSettings(Section):
     replicas: Annotated[int, Field(ge=0, le=256)] = 0
     """Replicas per cluster; 0 means two on a machine with more than one core, else one."""
     requests_in_flight_max: Positive = 256
-    """Requests that one replica works on; beyond it 503. Each holds a few kB and at most one
-    thread."""
+    """Requests that one replica works on; beyond it 503. Each holds a few kB, at most a thread."""
     bytes_in_flight_max: Positive = 1 << 30
     """Bytes of JSON and small Arrow bodies that one replica holds at a time; beyond it 503."""
     head_bytes_max: Positive = 64 << 10
@@ -56,7 +55,8 @@ class HttpSettings(Section):
     """Idle connections are kept longer than the 300 s for which LanceDB clients pool them, else a
     client can write a streamed body into a connection that is being closed."""
     request_timeout_s: Seconds = 300
-    """Longest time for an answer to begin, uploads apart; then 503."""
+    """Longest time for an answer to begin, uploads apart; then 503. Also how long a client may take
+    nothing of its answer; then the connection ends."""
     drain_timeout_s: Seconds = 20
     """After SIGTERM, the time that accepted requests have to finish."""
     refused_body_drain_bytes_max: Positive = 64 << 20

@@ -8,11 +8,15 @@ and every answer carries the request id.
 
 import asyncio
 import contextlib
+import re
+import uuid
 from dataclasses import dataclass
 
 from starlette.types import Message, Receive, Send
 
 Headers = list[tuple[bytes, bytes]]
+
+_REQUEST_ID = re.compile(rb"[\x20-\x7e]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,13 @@ _ACTED_ON = {
     b"transfer-encoding",
     b"x-request-id",
 }
+
+
+def chosen_request_id(sent: bytes | None) -> bytes:
+    """The id that the client gave its request if that can be one, else a new one."""
+    if sent is None or not _REQUEST_ID.fullmatch(sent):
+        return str(uuid.uuid4()).encode()
+    return sent
 
 
 class Exchange:

@@ -6,9 +6,7 @@ bounds what is in flight, answers probes, counts, and drains before the process 
 
 import asyncio
 import logging
-import re
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
@@ -17,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cluster import telemetry
 from cluster.errors import ErrorCode
 from cluster.settings import Settings
-from serve_app.exchange import Exchange, RequestHead
+from serve_app.exchange import Exchange, RequestHead, chosen_request_id
 from serve_app.metrics import CONTENT_TYPE, RequestMetrics
 from serve_app.problems import Problem, problem, sent_path
 
@@ -27,7 +25,6 @@ PROBE_PREFIX = "/-/"
 # For a client that went away; counted and never sent.
 STATUS_CLIENT_GONE = 499
 
-_REQUEST_ID = re.compile(rb"[\x20-\x7e]{1,128}")
 _LOOPBACK_NAMES = {"127.0.0.1", "::1", "localhost"}
 _UPLOAD_VERBS = {"create", "insert", "merge_insert"}
 
@@ -93,9 +90,7 @@ class Gateway:
             return
         started = time.perf_counter()
         head = RequestHead.of(scope["headers"])
-        request_id = head.request_id
-        if request_id is None or not _REQUEST_ID.fullmatch(request_id):
-            request_id = str(uuid.uuid4()).encode()
+        request_id = chosen_request_id(head.request_id)
         exchange = Exchange(
             receive,
             send,

@@ -17,12 +17,11 @@ from typing import Any, TypeVar, cast
 
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cluster.errors import InvalidInput, ServiceUnavailable
 from cluster.settings import HttpSettings
+from serve_app.connection import Connection
 from serve_app.gateway import Gateway
-from serve_app.joined_writes import JoinedWrites
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +113,11 @@ class Listener:
 
     def _config(self, app: Gateway) -> uvicorn.Config:
         settings = self._settings
-        protocol = functools.partial(BoundedHttpProtocol, head_bytes_max=settings.head_bytes_max)
+        protocol = functools.partial(
+            Connection,
+            head_bytes_max=settings.head_bytes_max,
+            stalled_timeout_s=settings.request_timeout_s,
+        )
         return uvicorn.Config(
             app,
             http=cast(type[asyncio.Protocol], protocol),
@@ -137,49 +140,6 @@ class Listener:
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_MARGIN_S)
-
-
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's connection, with a bound on the size and age of a request's head."""
-
-    def __init__(self, *args: Any, head_bytes_max: int, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._head_bytes_max = head_bytes_max
-        self._head_bytes = 0
-        self._is_in_head = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close a connection that never sends anything."""
-        super().connection_made(JoinedWrites(cast(asyncio.Transport, transport), self.loop))
-        self._close_if_silent()
-
-    def on_message_begin(self) -> None:
-        """A head begins."""
-        super().on_message_begin()
-        self._is_in_head = True
-        self._head_bytes = 0
-
-    def on_headers_complete(self) -> None:
-        """The head is complete."""
-        self._is_in_head = False
-        super().on_headers_complete()
-
-    def data_received(self, data: bytes) -> None:
-        """Parse, and refuse a head that goes on for too long."""
-        super().data_received(data)
-        if not self._is_in_head or self.transport.is_closing():
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > self._head_bytes_max:
-            self.send_400_response(f"The request's head is over {self._head_bytes_max} bytes.")
-        else:
-            self._close_if_silent()
-
-    def _close_if_silent(self) -> None:
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
 
 
 def listen_shared(host: str, port: int) -> socket.socket:
