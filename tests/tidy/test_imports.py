@@ -31,7 +31,7 @@ PLACES = {
     "lance": ("actors/", "udtf/"),
     "sqlglot": ("actors/sql", "udtf/source_query"),
     "tqdm": ("udtf/progress.py",),
-    "uvicorn": ("serve_app/listener.py",),
+    "uvicorn": ("serve_app/connection.py", "serve_app/listener.py"),
     "httpx": ("serve_app/jwt_tokens.py", "udtf/client.py", "udtf/view_http.py"),
     "jwt": ("serve_app/jwt_tokens.py",),
 }

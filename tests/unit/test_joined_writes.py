@@ -1,4 +1,6 @@
-"""Small pieces of one turn of the loop leave together, in order, before the connection closes."""
+"""Small pieces of one turn of the loop leave together, in order, before the connection closes.
+
+A client that takes nothing is let go, one that takes little is not."""
 
 import asyncio
 from typing import Any
@@ -18,6 +20,9 @@ class Recorded(asyncio.Transport):
         super().__init__()
         self.sent: list[bytes] = []
         self.closed = False
+        self.aborted = asyncio.Event()
+        # What waits at each look; the last stays.
+        self.waiting = [0]
 
     def write(self, data: Any) -> None:
         assert not self.closed
@@ -26,8 +31,15 @@ class Recorded(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
+    def abort(self) -> None:
+        self.closed = True
+        self.aborted.set()
+
     def is_closing(self) -> bool:
         return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting.pop(0) if len(self.waiting) > 1 else self.waiting[0]
 
 
 @pytest.fixture
@@ -36,7 +48,7 @@ def below() -> Recorded:
 
 
 def joined(below: Recorded) -> JoinedWrites:
-    return JoinedWrites(below, asyncio.get_running_loop())
+    return JoinedWrites(below, asyncio.get_running_loop(), 0.001)
 
 
 async def test_head_and_body_are_one_piece(below: Recorded) -> None:
@@ -82,3 +94,42 @@ async def test_what_waits_for_a_client_that_went_away_is_dropped(below: Recorded
     below.closed = True
     await asyncio.sleep(0)
     assert below.sent == []
+
+
+async def test_client_that_takes_nothing_is_let_go(below: Recorded) -> None:
+    connection = joined(below)
+    below.waiting = [7]
+    connection.abort_if_stalled()
+    async with asyncio.timeout(5):
+        await below.aborted.wait()
+
+
+async def test_client_that_takes_nothing_is_let_go_while_closing(below: Recorded) -> None:
+    connection = joined(below)
+    below.waiting = [7]
+    connection.close()
+    async with asyncio.timeout(5):
+        await below.aborted.wait()
+
+
+async def test_client_that_takes_little_is_let_go_only_when_it_stops(below: Recorded) -> None:
+    connection = joined(below)
+    # Each look is followed by one that remembers.
+    below.waiting = [9, 8, 8, 7, 7, 6, 6]
+    connection.abort_if_stalled()
+    async with asyncio.timeout(5):
+        await below.aborted.wait()
+    assert below.waiting == [6]
+
+
+async def test_client_that_has_taken_enough_is_not_looked_at(below: Recorded) -> None:
+    loop = asyncio.get_running_loop()
+    connection = joined(below)
+    below.waiting = [7]
+    connection.abort_if_stalled()
+    connection.go_on()
+    later = loop.create_future()
+    # Due after the look would have been.
+    loop.call_later(0.01, later.set_result, None)
+    await later
+    assert not below.aborted.is_set()

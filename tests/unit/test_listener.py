@@ -1,8 +1,10 @@
 """The listener on a real socket: backpressure, early refusals, stopping, a shared port."""
 
 import asyncio
+import contextlib
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +15,8 @@ from cluster.errors import InvalidInput, ServiceUnavailable
 from cluster.settings import Settings
 from serve_app.gateway import Gateway
 from serve_app.listener import Listener, listen_shared, reserve_address
+
+MUCH = 64 << 20
 
 
 def settings(**http: Any) -> Settings:
@@ -27,6 +31,21 @@ async def answer(send: Any, status: int, body: bytes) -> None:
 
 async def refuses(scope: Any, receive: Any, send: Any) -> None:
     await answer(send, 401, b"no")
+
+
+class AnswersMuch:
+    """64 MB in two parts."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"%d" % MUCH)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for left in (1, 0):
+            part = b"r" * (MUCH // 2)
+            await send({"type": "http.response.body", "body": part, "more_body": left > 0})
+        self.ended.set()
 
 
 def serving(app: Any, chosen: Settings, close: Any = None) -> tuple[Listener, int]:
@@ -116,6 +135,39 @@ def test_head_over_its_bound_is_refused() -> None:
             with socket.create_connection(("127.0.0.1", port), 5) as client:
                 client.sendall(b"POST / HTTP/1.1\r\n" + line)
                 assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+    finally:
+        listener.stop(1)
+
+
+def test_client_that_reads_nothing_holds_no_slot() -> None:
+    app = AnswersMuch()
+    listener, port = serving(app, settings(request_timeout_s=0.2))
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as client:
+            client.sendall(b"POST /v1/table/t/query HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert app.ended.wait(5)
+            received = 0
+            with contextlib.suppress(ConnectionResetError):
+                while got := client.recv(1 << 20):
+                    received += len(got)
+            assert received < MUCH
+    finally:
+        listener.stop(1)
+
+
+def test_client_that_reads_slowly_gets_the_whole_answer() -> None:
+    listener, port = serving(AnswersMuch(), settings(request_timeout_s=0.5))
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            client.sendall(b"POST /v1/table/t/query HTTP/1.1\r\nhost: x\r\n\r\n")
+            begun = time.monotonic()
+            received = 0
+            # Each part takes longer than the timeout.
+            while received < MUCH:
+                received += len(client.recv(1 << 20))
+                while time.monotonic() < begun + 1.4 * received / MUCH:
+                    time.sleep(0.001)
     finally:
         listener.stop(1)
 
