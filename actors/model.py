@@ -173,7 +173,8 @@ class Counted:
 class ScanRequest:
     """A plain scan.
 
-    `columns` maps output names to field paths or SQL expressions, in order; None is every column.
+    `columns` maps output names to SQL expressions, in order, or `names` are columns and paths of
+    fields, which are no SQL; every column if both are None.
     """
 
     filter: str | None = None
@@ -181,6 +182,7 @@ class ScanRequest:
     limit: int | None = None
     offset: int | None = None
     with_row_id: bool = False
+    names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from actors.catalog_view import CatalogSnapshot, CatalogView
 from actors.distributed import ScanTarget
-from actors.field_paths import format_field_path
+from actors.field_paths import format_field_path, parse_field_path, resolve_field_path
 from actors.freshness import TableCounts, TableHandles, TableState
 from actors.incarnation import is_over
 from actors.model import (
@@ -38,6 +38,7 @@ from cluster.errors import (
     DestrierError,
     InvalidInput,
     ServiceUnavailable,
+    TableColumnNotFound,
     TableNotFound,
     TableTagNotFound,
     TableVersionNotFound,
@@ -390,13 +391,32 @@ def check_scan(request: ScanRequest, schema: pa.Schema, settings: Settings) -> S
     """
     limits = settings.limits
     predicate = request.filter
-    columns = request.columns
+    if request.columns is not None:
+        columns = [
+            (name, prepare_expression(text, schema, limits).sql) for name, text in request.columns
+        ]
+    else:
+        every = dict.fromkeys(schema.names)
+        names = every if request.names is None else request.names
+        columns = [
+            (name, format_field_path((name,)) if name in every else _path_of(name, schema))
+            for name in names
+        ]
     return ScanRequest(
         filter=None if predicate is None else prepare_predicate(predicate, schema, limits).sql,
-        columns=tuple((name, format_field_path((name,))) for name in schema.names)
-        if columns is None
-        else tuple((name, prepare_expression(text, schema, limits).sql) for name, text in columns),
+        columns=tuple(columns),
         limit=request.limit,
         offset=request.offset,
         with_row_id=request.with_row_id,
     )
+
+
+def _path_of(name: str, schema: pa.Schema) -> str:
+    """The exact path of the field that a name in a list of columns means."""
+    try:
+        return format_field_path(resolve_field_path(parse_field_path(name), schema))
+    except (InvalidInput, TableColumnNotFound) as error:
+        raise InvalidInput(
+            f"columns: {error.message}; a list holds names of columns, and SQL stands in a map from"
+            " output names to expressions"
+        ) from error

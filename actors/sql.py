@@ -13,7 +13,8 @@ What Lance 14.0.2 reads otherwise than a caller would, and what is done about it
 - CASE, intervals, floor, trim and others are known inside calls only: put into coalesce();
 - a field of a list's element is known outside calls only: x[1].f becomes x[1]['f'];
 - an empty list is known inside calls only: becomes make_array();
-- `?`, `$1`, N'x', is_valid() panic: refused.
+- `?`, `$1`, N'x', is_valid() panic: refused;
+- calls that make values of any size end the process: sizes are bounded (sql_growth.py).
 """
 
 from collections.abc import Callable
@@ -26,6 +27,7 @@ import pyarrow as pa
 from sqlglot.tokens import Token, TokenType
 
 from actors.field_paths import is_list
+from actors.sql_growth import check_growth
 from actors.sql_names import SqlNames, field_of_value
 from actors.sql_size import REPEATED_BY_CASE, SqlSize
 from actors.sql_syntax import (
@@ -191,6 +193,7 @@ class _Rewriter:
         """The text rewritten; errors as in prepare_predicate."""
         if self._source.at_end:
             raise InvalidInput("it is empty")
+        check_growth(self._source.tokens)
         while not self._source.at_end:
             token = self._source.take()
             if self._wants_value:
@@ -292,13 +295,9 @@ class _Rewriter:
             raise InvalidInput(f"{token.text!r} {place(token)} is not a function's name")
         name = token.text.lower()
         self._source.take()
-        self._begin(
-            _Kind.CALL,
-            token,
-            name=name,
-            wrap=name in SPECIAL_CALLS and not self._in_call,
-            repeated=REPEATING_CALLS.get(name, 1),
-        )
+        wrap = name in SPECIAL_CALLS and not self._in_call
+        repeated = REPEATING_CALLS.get(name, 1)
+        self._begin(_Kind.CALL, token, name=name, wrap=wrap, repeated=repeated)
 
     def _read_column(self, token: Token) -> None:
         """Read a path of names and replace it by the column's exact path."""

@@ -17,7 +17,7 @@ class SqlText:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._tokens: list[Token] = tokenize(text)
+        self.tokens: list[Token] = tokenize(text)
         self._next = 0
         self._pieces: list[str] = []
         self._copied = 0
@@ -30,21 +30,21 @@ class SqlText:
     @property
     def at_end(self) -> bool:
         """Whether every token was read."""
-        return self._next >= len(self._tokens)
+        return self._next >= len(self.tokens)
 
     def take(self, count: int = 1) -> Token:
         """Read `count` tokens; the last of them."""
         self._next += count
-        return self._tokens[self._next - 1]
+        return self.tokens[self._next - 1]
 
     def token(self, offset: int) -> Token:
         """The token at `offset`, which exists."""
-        return self._tokens[self._next + offset]
+        return self.tokens[self._next + offset]
 
     def kind(self, offset: int = 0) -> TokenType | None:
         """The kind of the token at `offset`; None if there is none."""
         index = self._next + offset
-        return self._tokens[index].token_type if 0 <= index < len(self._tokens) else None
+        return self.tokens[index].token_type if 0 <= index < len(self.tokens) else None
 
     def word(self, offset: int = 0) -> str:
         """The word at `offset` in upper case; empty if there is none."""

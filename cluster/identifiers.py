@@ -19,8 +19,13 @@ IDENTIFIER_BYTES_MAX = 230
 # Every level is one more part of that name; deep trees are a client's mistake.
 IDENTIFIER_DEPTH_MAX = 16
 DELIMITER_CHARACTERS_MAX = 8
+# Every part of a branch's name between slashes is a folder's, which ends at 255 bytes in most file
+# systems; an object store ends a whole key at 1,024.
+SEGMENT_BYTES_MAX = 255
+BRANCH_BYTES_MAX = 1024
 
 _DATABASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_FORBIDDEN_IN_BRANCH = re.compile(r"[\x00-\x1f\x7f\\]")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f/\\$]")
 
 
@@ -130,5 +135,29 @@ def check_database(name: str) -> str:
 
 
 def parse_branch(branch: str | None) -> str | None:
-    """The branch to act on; None is main, whether left out, empty or spelled `main`."""
-    return None if branch in (None, "", "main") else branch
+    """The branch to act on; None is main, whether left out, empty or spelled `main`.
+
+    A branch is a folder below the table's: no name may lead out of it. Lance checks the rest.
+
+    Raises:
+        InvalidInput: a name that no branch has.
+    """
+    if branch in (None, "", "main"):
+        return None
+    try:
+        size = len(branch.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput("the branch's name holds half a character; send whole ones") from None
+    if size > BRANCH_BYTES_MAX:
+        raise InvalidInput(f"the branch's name is longer than {BRANCH_BYTES_MAX} bytes; shorten it")
+    for segment in branch.split("/"):
+        if segment in ("", ".", "..") or _FORBIDDEN_IN_BRANCH.search(segment):
+            raise InvalidInput(
+                f"branch {branch!r}: use letters, digits, '.', '-' and '_', in parts joined by"
+                " single '/'; no part is '.' or '..'"
+            )
+        if len(segment.encode()) > SEGMENT_BYTES_MAX:
+            raise InvalidInput(
+                f"a part of the branch's name is longer than {SEGMENT_BYTES_MAX} bytes; shorten it"
+            )
+    return branch

@@ -9,6 +9,7 @@ refuses to list any view of a folder that holds one definition it cannot read, s
 surely has the form is offered to it.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,17 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
 from cluster.errors import InvalidInput
-from udtf.checked import read_json
-from udtf.source_query_sql import LIMIT_MAX, NotOfTheForm, Select, SourceSql, quoted, read_select
+from cluster.identifiers import parse_branch
+from udtf.checked import read_json, utf8
+from udtf.source_query_sql import (
+    LIMIT_MAX,
+    NotOfTheForm,
+    Select,
+    SourceSql,
+    limit_of,
+    quoted,
+    read_select,
+)
 
 # Parsing takes 2 ms per 1,000 characters; longer queries are not typed by people.
 QUERY_CHARACTERS_MAX = 16_384
@@ -54,7 +64,6 @@ _ACCEPTED = (
     "accepted are SELECT columns FROM table [WHERE predicate] [LIMIT n], a JSON object of format"
     ' "lance-mv-query" version 1, and LanceDB definitions of format 1'
 )
-_MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +104,7 @@ def _read(source_query: str) -> RecognisedQuery:
     text = source_query.strip()
     if not text.startswith("{"):
         return _of_select(_select(text))
-    try:
-        value: Any = read_json(text.encode(), "source_query")
-    except (InvalidInput, UnicodeEncodeError):
-        raise NotOfTheForm("it is not JSON") from None
+    value = _json(text)
     if value.get("format") == _ENVELOPE:
         return _read_envelope(value)
     if "format" in value:
@@ -106,6 +112,18 @@ def _read(source_query: str) -> RecognisedQuery:
     if value.get("kind") in _LEGACY_KINDS:
         return _read_legacy(value)
     raise NotOfTheForm("it is a JSON object of no known format")
+
+
+def _json(text: str) -> Any:
+    try:
+        value = read_json(utf8(text, "it"), "it")
+        # Escapes in JSON can spell half characters, of which no folder's name can be made.
+        utf8(json.dumps(value, ensure_ascii=False), "it")
+    except InvalidInput as error:
+        raise NotOfTheForm(error.message) from None
+    except RecursionError:
+        raise NotOfTheForm("it is JSON nested too deeply") from None
+    return value
 
 
 def _select(text: object) -> Select:
@@ -138,9 +156,13 @@ def _read_envelope(value: Mapping[str, Any]) -> RecognisedQuery:
         raise NotOfTheForm("source.version is not a whole number from 1")
     if tag is not None and (version is not None or branch is not None):
         raise NotOfTheForm("source.tag stands with a version or a branch; a tag names both")
+    try:
+        branch = parse_branch(branch)
+    except InvalidInput as error:
+        raise NotOfTheForm(f"source.branch: {error.message}") from None
     return RecognisedQuery(
         _path(source.get("id"), "source.id"),
-        None if branch == _MAIN else branch,
+        branch,
         version,
         tag,
         _envelope_columns(value.get("columns")),
@@ -311,9 +333,7 @@ def _is_one_table(tokens: Sequence[Token]) -> bool:
         return False
     rest = list(tokens[1:])
     if len(rest) >= 2 and rest[-2].token_type is TokenType.LIMIT:
-        limit = rest[-1]
-        digits = limit.text.isascii() and limit.text.isdecimal()
-        if not digits or int(limit.text) >= 2**63:
+        if limit_of(rest[-1].text) is None:
             return False
         del rest[-2:]
     if not rest:

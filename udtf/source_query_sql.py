@@ -130,6 +130,15 @@ def is_balanced(text: str) -> bool:
     return depth == 0
 
 
+def limit_of(text: str) -> int | None:
+    """The number that the text after LIMIT is; None if it is none, or too large."""
+    digits = text.lstrip("0") or "0"
+    # Python reads no more than 4,300 digits.
+    if not (text.isascii() and text.isdecimal()) or len(digits) > len(str(LIMIT_MAX)):
+        return None
+    return int(digits) if int(digits) <= LIMIT_MAX else None
+
+
 def quoted(name: str) -> str:
     """The name as Lance's SQL reads it literally."""
     return "`" + name.replace("`", "``") + "`"
@@ -207,10 +216,11 @@ def _table(tokens: Sequence[Token]) -> tuple[tuple[str, ...], Sequence[Token]]:
 
 
 def _limit(token: Token) -> int:
-    digits = token.text.isascii() and token.text.isdecimal()
-    if not digits or int(token.text) > LIMIT_MAX:
-        raise NotOfTheForm(f"LIMIT {token.text} is no whole number up to {LIMIT_MAX}")
-    return int(token.text)
+    limit = limit_of(token.text)
+    if limit is None:
+        shown = token.text[: len(str(LIMIT_MAX)) + 1]
+        raise NotOfTheForm(f"LIMIT {shown} is no whole number up to {LIMIT_MAX}")
+    return limit
 
 
 def _columns(text: str, tokens: Sequence[Token]) -> tuple[tuple[str, str], ...] | None:

@@ -173,31 +173,33 @@ class QueryTableRequest(_Query):
             raise Unsupported("full-text search is not built in this release")
         if self.order_by:
             raise Unsupported("order_by is not built in this release; sort the result")
+        columns, names = self._columns(limits)
         return ScanRequest(
             filter=check_sql(self.filter, "filter", limits),
-            columns=self._columns(limits),
+            columns=columns,
             limit=None if self.k == EVERY_ROW else self.k,
             offset=self.offset or None,
             with_row_id=bool(self.with_row_id),
+            names=names,
         )
 
-    def _columns(self, limits: LimitSettings) -> tuple[tuple[str, str], ...] | None:
+    def _columns(
+        self, limits: LimitSettings
+    ) -> tuple[tuple[tuple[str, str], ...] | None, tuple[str, ...] | None]:
+        """Output names with their SQL, or names, which are no SQL."""
         if self.columns is None:
-            return None
+            return None, None
         names, aliases = self.columns.column_names, self.columns.column_aliases
         if names is not None and aliases is not None:
             raise InvalidInput("columns has both column_names and column_aliases; give one")
-        if names is not None:
-            pairs = tuple((name, name) for name in names)
-        elif aliases is not None:
-            pairs = tuple(aliases.items())
-        else:
-            return None
+        pairs = [(name, name) for name in names or ()] or list((aliases or {}).items())
         if len(pairs) > limits.columns_max:
             raise InvalidInput(f"columns has more than {limits.columns_max} entries")
         for name, expression in pairs:
             check_sql(expression, f"column {name!r}", limits)
-        return pairs
+        if names is not None:
+            return None, tuple(names)
+        return (None if aliases is None else tuple(pairs)), None
 
 
 class ExplainTableQueryPlanRequest(ObjectRequest):

@@ -180,6 +180,32 @@ async def test_scans_choose_rows_and_columns(server: Server) -> None:
         await scan(server, ScanRequest(columns=(("z", "nope"),)))
 
 
+async def test_a_list_of_names_means_columns_whatever_their_characters(server: Server) -> None:
+    names = ["a", "b", "a-b", "first name", "1st", "null", "case", "x+1", "count(a)", "'t'"]
+    rows = pa.table({name: [number] for number, name in enumerate(names)})
+    await make_table(server, T, rows)
+    for name in [*names, "`a-b`"]:
+        found = await scan(server, ScanRequest(names=(name,)))
+        assert found.to_pydict() == {name: rows[name.strip("`")].to_pylist()}
+    assert (await scan(server, ScanRequest(names=tuple(names)))).equals(rows)
+    for name in ("a + b", "b-a", "upper(a)", "1", "`a", "a."):
+        with pytest.raises(InvalidInput, match="a list holds names of columns"):
+            await scan(server, ScanRequest(names=(name,)))
+
+
+async def test_a_list_of_names_reaches_fields_and_keeps_how_they_are_written(
+    server: Server,
+) -> None:
+    await make_table(server, T, ROWS)
+    found = await scan(server, ScanRequest(names=("s.x", "s.`y.z`", "IMAGEID", "A"), limit=3))
+    assert found.to_pydict() == {
+        "s.x": [0, 1, 2],
+        "s.`y.z`": [0, -1, -2],
+        "IMAGEID": [0, 1, 2],
+        "A": [2] * 3,
+    }
+
+
 async def test_reads_see_the_version_that_is_named(server: Server) -> None:
     await make_table(server, T, ROWS)
     await server.insert_rows(T, None, InsertMode.APPEND, new_key(), ipc(ROWS))

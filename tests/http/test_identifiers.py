@@ -1,9 +1,11 @@
 """Which object a request is about: path, delimiter, body, databases."""
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from actors.model import Pin
 from cluster.identifiers import TableRef
 from tests.http.conftest import HttpClient, assert_problem
 from tests.http.fakes import FakeServer, table_id
@@ -156,3 +158,49 @@ def test_caller_of_one_database_need_not_name_it(client: HttpClient, server: Fak
     server.add_table("t", rows=None, database="sales")
     assert client.post(COUNT.format("t"), key="seller").status_code == 200
     assert counted(server).database == "sales"
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        ".",
+        "..",
+        "../../../../.destrier/keys/0123456789ab",
+        "a/../b",
+        "a//b",
+        "/a",
+        "a/",
+        "a\0",
+        "a\x7f",
+        "a\\b",
+        "x" * 256,
+        "é" * 128,
+        "x/" * 512 + "x",
+    ],
+    ids=lambda branch: ascii(branch)[:24],
+)
+def test_branch_that_leads_out_of_its_folder_or_fits_in_none_is_refused(
+    client: HttpClient, branch: str
+) -> None:
+    answers = [
+        client.post(f"/v1/table/t/{operation}", {"branch": branch, "version": 1} | more)
+        for operation, more in (
+            ("count_rows", {}),
+            ("describe", {}),
+            ("query", {"vector": [], "k": 1}),
+            ("delete", {"predicate": "id = 1"}),
+            ("update", {"updates": [["id", "1"]]}),
+        )
+    ]
+    quoted = quote(branch, safe="")
+    answers.append(client.post(f"/v1/table/t/version/list?branch={quoted}", {}))
+    answers.append(client.request("POST", f"/v1/table/t/insert?branch={quoted}", content=b""))
+    for answer in answers:
+        assert_problem(answer, 400, 13, "branch")
+    assert client.server.calls == []
+
+
+@pytest.mark.parametrize("branch", ["dev", "a.b-c_d/é", "x" * 255, "v" * 200 + "/" + "w" * 255])
+def test_branch_that_lance_accepts_is_passed_on(client: HttpClient, branch: str) -> None:
+    client.post("/v1/table/t/count_rows", {"branch": branch})
+    assert client.server.last[1] == Pin(branch)

@@ -292,7 +292,7 @@ def read_file(content: bytes) -> pa.Table:
         ({"vector": {}, "k": 2, "offset": 1}, ScanRequest(limit=2, offset=1)),
         (
             {"columns": {"column_names": ["id", "s.x"]}},
-            ScanRequest(columns=(("id",) * 2, ("s.x",) * 2)),
+            ScanRequest(names=("id", "s.x")),
         ),
         ({"columns": {"column_aliases": {"x": "id"}}}, ScanRequest(columns=(("x", "id"),))),
         (
@@ -307,7 +307,7 @@ def read_file(content: bytes) -> pa.Table:
             },
             ScanRequest(filter="id > 1", with_row_id=True),
         ),
-        ({"columns": ["id"], "vector": []}, ScanRequest(columns=(("id", "id"),))),
+        ({"columns": ["id", "a + b"], "vector": []}, ScanRequest(names=("id", "a + b"))),
         (
             {"columns": {"b": "id+1", "a": "name"}},
             ScanRequest(columns=(("b", "id+1"), ("a", "name"))),

@@ -53,6 +53,7 @@ SQL = {
     "SELECT a IS DISTINCT FROM b AS c FROM docs LIMIT 0": RecognisedQuery(
         DOCS, columns=(("c", "a IS DISTINCT FROM b"),), limit=0
     ),
+    "SELECT * FROM docs LIMIT " + "0" * 5_000 + "7": RecognisedQuery(DOCS, limit=7),
     "SELECT CASE WHEN a THEN 1 ELSE 2 END AS c FROM docs": RecognisedQuery(
         DOCS, columns=(("c", "CASE WHEN a THEN 1 ELSE 2 END"),)
     ),
@@ -122,10 +123,12 @@ OTHERS = {
     "SELECT id FROM docs LIMIT 10 OFFSET 1": "'LIMIT' after the table",
     "SELECT id FROM docs LIMIT 1e2": "LIMIT 1e2 is no whole number",
     "SELECT id FROM docs LIMIT 9223372036854775808": "is no whole number",
+    "SELECT id FROM docs LIMIT " + "1" * 5_000: "LIMIT 1{20} is no whole number",
     "SELECT id FROM docs; DROP TABLE docs": "more than one statement",
     "SELECT id FROM docs -- all": "a comment",
     "SELECT id FROM docs WHERE " + "v = 1 OR " * 5_000 + "v": "longer than 16384",
-    "{": "not JSON",
+    "{": "not valid JSON",
+    '{"a": 1, "a": 2}': "given twice",
     "[]": "does not begin with SELECT",
     '{"a": 1}': "no known format",
     '{"format":2,"kind":"query","query":"SELECT id FROM docs"}': "format 2 are of groups",
@@ -149,6 +152,10 @@ OTHERS = {
     envelope(source={"id": ["docs"], "version": 0}): "whole number from 1",
     envelope(source={"id": ["docs"], "tag": "t", "version": 1}): "a tag names both",
     envelope(source={"id": ["docs"], "branch": ""}): "branch is no text",
+    envelope(source={"id": ["\ud800"]}): "lone surrogate",
+    envelope(source={"id": ["docs"], "branch": "\udfff"}): "lone surrogate",
+    envelope(source={"id": ["docs"], "branch": "../../keys/k", "version": 1}): "source.branch",
+    envelope(columns={"\ud800": "id"}): "lone surrogate",
     envelope(columns=[]): "names none",
     envelope(columns=["id", 1]): "no list of names",
     envelope(columns=[{"name": "a", "sql": "b"}]): "unknown key 'sql'",

@@ -454,7 +454,7 @@ def test_text_is_refused_when_it_is_too_long() -> None:
     [
         ("id = 1 and not (id + 2 * id > 3) or id in (1, 2)", False),
         ("id between 1 and 2 or id is null", False),
-        ("length(repeat('x', id)) > 3", True),
+        ("length(repeat(name, 2)) > 3", True),
         ("case when id = 1 then true else false end", True),
         ("'a' || 'b' = 'ab'", True),
         ("cast(id as varchar) = '1'", True),
