@@ -163,6 +163,8 @@ class PlannedRows:
     piece_bytes: int
     rows_per_piece: int
     answers: Callable[[Sequence[WorkItem]], list[list[Any]]]
+    # Each of its plans has a deadline of its own.
+    rows_timeout_s: float | None = None
 
     @property
     def version(self) -> int:

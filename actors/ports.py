@@ -77,6 +77,11 @@ class RowStream(Protocol):
         """The version that is read."""
         ...
 
+    @property
+    def rows_timeout_s(self) -> float | None:
+        """Longest wait for rows, after which the scan is given up; None if it ends by itself."""
+        ...
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, in order."""
         ...

@@ -3,12 +3,15 @@ proved.
 
 Cheap answers are given on the event loop; everything that may block runs in a thread with a
 deadline. Lance cannot be interrupted, so a read past its deadline keeps its thread: a process with
-too many of those says that it must be replaced.
+too many of those says that it must be replaced. The rows of a scan are read in a thread of whoever
+asked; one that waits for Lance past the deadline counts too.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -54,15 +57,22 @@ _THREADS = 16
 # some tens of batches ahead, so that a count takes some tens of these bytes.
 _BATCH_ROWS_MIN, _BATCH_ROWS_MAX = 8_192, 65_536
 _BATCH_BYTES = 1 << 20
+# A batch of a scan's result is held whole on its way to the client, and Lance reads some ahead.
+# Batches of narrow rows have less: for those Lance's choice of rows holds.
+_RESULT_BATCH_BYTES = 8 << 20
+# Lance reads these by rows only, and logs a warning for each batch of "2.0" whose bytes are bounded.
+_FORMATS_READ_BY_ROWS = ("0.1", "2.0")
 
 
 class LanceRows:
     """A scan's result, read from Lance as it is asked for (ports.RowStream)."""
 
-    def __init__(self, scanner: Any, version: int) -> None:
+    def __init__(self, scanner: Any, version: int, waits: "LanceWaits") -> None:
         self.schema: pa.Schema = scanner.projected_schema
         self.version = version
+        self.rows_timeout_s: float | None = waits.deadline_s
         self._scanner = scanner
+        self._waits = waits
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, in order.
@@ -70,12 +80,46 @@ class LanceRows:
         Raises:
             DestrierError: translated; an expression may fail on a row.
         """
+        found: Iterator[pa.RecordBatch] | None = None
+        while True:
+            try:
+                with self._waits.wait():
+                    if found is None:
+                        found = iter(self._scanner.to_batches())
+                    batch = next(found, None)
+            except BaseException as error:
+                raise translate(error, context="expression") from error
+            if batch is None:
+                return
+            yield batch
+
+
+class LanceWaits:
+    """Since when each scan has waited for Lance to bring rows."""
+
+    def __init__(self, clock: Clock, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._since_s: dict[object, float] = {}
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        """Count what is done meanwhile as one wait."""
+        key = object()
+        with self._lock:
+            self._since_s[key] = self._clock.monotonic()
         try:
-            yield from self._scanner.to_batches()
-        except DestrierError:
-            raise
-        except Exception as error:
-            raise translate(error, context="expression") from error
+            yield
+        finally:
+            with self._lock:
+                del self._since_s[key]
+
+    def overdue(self) -> int:
+        """How many waits are past the deadline: nobody wants their rows any more."""
+        given_up_s = self._clock.monotonic() - self.deadline_s
+        with self._lock:
+            return sum(since_s <= given_up_s for since_s in self._since_s.values())
 
 
 class Reads:
@@ -90,10 +134,12 @@ class Reads:
         self._catalogs: dict[str, CatalogView] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="read")
         self._stuck = 0
+        self._scan_waits = LanceWaits(clock, settings.engine.read_timeout_s)
 
     def healthy(self) -> bool:
         """Whether enough threads are left to answer."""
-        return self._stuck <= self._settings.engine.stuck_threads_max
+        stuck = self._stuck + self._scan_waits.overdue()
+        return stuck <= self._settings.engine.stuck_threads_max
 
     # --- the catalog ------------------------------------------------------------------------------
 
@@ -188,8 +234,9 @@ class Reads:
                 limit=checked.limit,
                 offset=checked.offset,
                 with_row_id=checked.with_row_id,
+                **_batch_bound(dataset),
             )
-            return LanceRows(scanner, int(dataset.version))
+            return LanceRows(scanner, int(dataset.version), self._scan_waits)
         except BaseException as error:
             raise translate(error, context="expression") from error
 
@@ -371,6 +418,19 @@ class Reads:
 def _target(record: TableRecord, pin: Pin, dataset: Any) -> ScanTarget:
     rows = int(dataset.count_rows())
     return ScanTarget(record.location.uri, pin.branch, int(dataset.version), rows)
+
+
+def _batch_bound(dataset: Any) -> dict[str, int]:
+    """What bounds the bytes of a batch of a scan's result, for Lance's scanner."""
+    version = dataset.data_storage_version
+    bound: dict[str, int] = {}
+    if version != "2.0":
+        bound["batch_size_bytes"] = _RESULT_BATCH_BYTES
+    if version in _FORMATS_READ_BY_ROWS:
+        counts = TableCounts.of(dataset)
+        rows = _RESULT_BATCH_BYTES * counts.rows // max(counts.bytes, 1)
+        bound["batch_size"] = min(max(rows, 1), _BATCH_ROWS_MIN)
+    return bound
 
 
 def _batch_rows(schema: pa.Schema, predicate: Expression) -> int | None:

@@ -135,7 +135,7 @@ class LimitSettings(Section):
     page_size_max: Positive = 10_000
     """Entries of a listing page at most."""
     query_rows_buffered_max: Positive = 10_000
-    """Rows that are held before the first byte is sent: an error among them is an error answer."""
+    """Rows held before the first byte is sent, if below 8 MB: an error then is an error answer."""
     query_dictionary_bytes_max: Positive = 256 << 20
     """Bytes of a result's dictionaries, which are held until its end. More ends the answer."""
     udtf_envelope_bytes_max: Positive = 16 << 20

@@ -2,28 +2,35 @@
 
 One thread of its own reads and encodes a scan. The first rows are held until the scan is known to
 have begun well: an error among them is still an error answer. After that the file streams through
-a bounded queue, so that a slow client slows the scan down instead of filling memory.
+a bounded queue, so that a slow client slows the scan down instead of filling memory. A scan whose
+rows do not come in time is given up; its thread ends as soon as Lance lets it.
 """
 
 import asyncio
 import io
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import closing
+from typing import TypeVar
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from actors.ports import RowStream
+from cluster.errors import ServiceUnavailable
 from cluster.settings import LimitSettings
 from serve_app.row_file import RowFileWriter
 from udtf.view_record import shown_schema
 
+T = TypeVar("T")
 ARROW_FILE = "application/vnd.apache.arrow.file"
 VERSION_HEADER = "x-lancedb-version"
 
 # Encoded parts between the scan's thread and the client, beside the one being sent.
 _QUEUE_PARTS_MAX = 2
+# A part is sent when it has this many bytes, whatever its rows: an answer holds up to five parts,
+# each larger than this by less than a batch.
+_PART_BYTES = 8 << 20
 
 
 async def answer_rows(stream: RowStream, limits: LimitSettings) -> Response:
@@ -31,6 +38,7 @@ async def answer_rows(stream: RowStream, limits: LimitSettings) -> Response:
 
     Raises:
         DestrierError: the scan failed within its first rows (`query_rows_buffered_max`).
+        ServiceUnavailable: the first rows did not come in time.
     """
     scan = _EncodedScan(stream, limits)
     headers = {VERSION_HEADER: str(stream.version)}
@@ -65,6 +73,7 @@ class _Part(io.RawIOBase):
         super().__init__()
         self._pieces: list[bytes] = []
         self._position = 0
+        self.held = 0
 
     def writable(self) -> bool:
         return True
@@ -73,6 +82,7 @@ class _Part(io.RawIOBase):
         piece = bytes(data)  # type: ignore[call-overload]  # any buffer
         self._pieces.append(piece)
         self._position += len(piece)
+        self.held += len(piece)
         return len(piece)
 
     def tell(self) -> int:
@@ -80,12 +90,12 @@ class _Part(io.RawIOBase):
 
     def take(self) -> bytes:
         """What was written since the last call."""
-        pieces, self._pieces = self._pieces, []
+        pieces, self._pieces, self.held = self._pieces, [], 0
         return b"".join(pieces)
 
 
 class _Closed(BaseException):
-    """The client has left."""
+    """Nobody wants the rows any more."""
 
 
 class _EncodedScan:
@@ -104,12 +114,12 @@ class _EncodedScan:
 
     async def first_part(self) -> bytes:
         """The whole file if it is short (`is_complete`), else its beginning."""
-        return await self._first
+        return await self._in_time(self._first)
 
     async def parts(self, first: bytes) -> AsyncIterator[bytes]:
         """The file, `first` included; an error ends it early, which the client sees."""
         yield first
-        while (part := await self._rest.get()) is not None:
+        while (part := await self._in_time(self._rest.get())) is not None:
             if isinstance(part, Exception):
                 raise part
             yield part
@@ -119,6 +129,16 @@ class _EncodedScan:
         self._is_closed.set()
         while not self._rest.empty():
             self._rest.get_nowait()
+
+    async def _in_time(self, rows: Awaitable[T]) -> T:
+        timeout_s = self._stream.rows_timeout_s
+        try:
+            return await asyncio.wait_for(rows, timeout_s)
+        except TimeoutError:
+            raise ServiceUnavailable(
+                f"the query was given up when no rows had come for {timeout_s:g} s; use a simpler"
+                " filter or simpler expressions, or fewer rows"
+            ) from None
 
     def _run(self) -> None:
         try:
@@ -138,12 +158,12 @@ class _EncodedScan:
         try:
             with closing(RowFileWriter(part, schema, bytes_max)) as writer:
                 for batch in batches:
-                    writer.write(batch)
-                    rows += batch.num_rows
-                    if rows > self._limits.query_rows_buffered_max:
-                        self._deliver(part.take())
                     if self._is_closed.is_set():
                         raise _Closed
+                    writer.write(batch)
+                    rows += batch.num_rows
+                    if rows > self._limits.query_rows_buffered_max or part.held >= _PART_BYTES:
+                        self._deliver(part.take())
         finally:
             close = getattr(batches, "close", None)
             if close is not None:

@@ -1,6 +1,8 @@
 """What a read answers: pinned versions, branches, tags, names of columns, statistics of indexes."""
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import lance
@@ -19,6 +21,8 @@ from cluster.errors import (
     TableTagNotFound,
     TableVersionNotFound,
 )
+from cluster.settings import Settings
+from tests.clients.manual_clock import ManualClock
 from tests.contract.domain import DATABASE, ipc, make_table, new_key, ref
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("home", ["local"], indirect=True)]
@@ -204,6 +208,74 @@ async def test_a_list_of_names_reaches_fields_and_keeps_how_they_are_written(
         "IMAGEID": [0, 1, 2],
         "A": [2] * 3,
     }
+
+
+async def test_batches_of_a_scan_have_some_megabytes_when_rows_are_wide(server: Server) -> None:
+    wide = pa.table({"n": range(160), "b": [bytes([n]) * 250_000 for n in range(160)]})
+    await make_table(server, T, wide)
+    uri = (await dataset(server)).uri
+    for storage_version in (None, "2.0", "legacy"):
+        if storage_version is not None:
+            rewritten = {"mode": "overwrite", "data_storage_version": storage_version}
+            lance.write_dataset(wide, uri, **rewritten)
+        for predicate in (None, "n >= 0"):
+            request = ScanRequest(filter=predicate)
+            stream = await server.scan(T, LATEST, request, None)
+            found = list(stream.batches())
+            assert pa.Table.from_batches(found, stream.schema) == wide
+            # A filter's batches are joined by two.
+            assert max(batch.nbytes for batch in found) < 17 << 20, (storage_version, predicate)
+
+
+async def test_narrow_rows_are_scanned_many_at_a_time(server: Server) -> None:
+    await make_table(server, T, pa.table({"n": range(100_000)}))
+    stream = await server.scan(T, LATEST, ScanRequest(), None)
+    assert next(stream.batches()).num_rows == 8_192
+
+
+async def test_scans_that_lance_does_not_let_go_of_make_the_process_unhealthy(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    server = Server.local(settings, clock)
+    await make_table(server, T, ROWS)
+    lets_go = threading.Event()
+    waiting = threading.Semaphore(0)
+    read = lance.LanceScanner.to_batches
+
+    def held(scanner: lance.LanceScanner) -> Iterator[pa.RecordBatch]:
+        waiting.release()
+        lets_go.wait()
+        yield from read(scanner)
+
+    monkeypatch.setattr(lance.LanceScanner, "to_batches", held)
+    scans = settings.engine.stuck_threads_max + 1
+    streams = [await server.scan(T, LATEST, ScanRequest(), None) for _ in range(scans)]
+    reading = [asyncio.create_task(asyncio.to_thread(list, it.batches())) for it in streams]
+    try:
+        for _ in range(scans):
+            await asyncio.to_thread(waiting.acquire)
+        clock.advance(settings.engine.read_timeout_s - 1)
+        assert server.healthy()
+        clock.advance(1)
+        assert not server.healthy()
+    finally:
+        lets_go.set()
+    assert [sum(batch.num_rows for batch in found) for found in await asyncio.gather(*reading)] == [
+        300
+    ] * scans
+    assert server.healthy()
+
+
+async def test_scan_whose_rows_nobody_takes_is_not_stuck(settings: Settings) -> None:
+    clock = ManualClock()
+    server = Server.local(settings, clock)
+    await make_table(server, T, ROWS)
+    scans = settings.engine.stuck_threads_max + 1
+    begun = [(await server.scan(T, LATEST, ScanRequest(), None)).batches() for _ in range(scans)]
+    assert all(next(it).num_rows == 300 for it in begun)
+    clock.advance(10 * settings.engine.read_timeout_s)
+    assert server.healthy()
 
 
 async def test_reads_see_the_version_that_is_named(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,7 +90,10 @@ class FakeTable:
 
 @dataclass
 class FakeRows:
-    """The result of a scan; `fails_after` batches it raises `failure`."""
+    """The result of a scan; `fails_after` batches it raises `failure`.
+
+    Before batch `held_at` it waits until `goes_on` is set.
+    """
 
     schema: pa.Schema
     version: int
@@ -98,12 +102,17 @@ class FakeRows:
     fails_after: int = 0
     is_closed: bool = False
     batches_read: int = 0
+    rows_timeout_s: float | None = None
+    held_at: int | None = None
+    goes_on: threading.Event = field(default_factory=threading.Event)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         try:
             for position, part in enumerate(self.parts):
                 if self.failure is not None and position == self.fails_after:
                     raise self.failure
+                if position == self.held_at:
+                    self.goes_on.wait()
                 self.batches_read += 1
                 yield part
             if self.failure is not None and self.fails_after >= len(self.parts):

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from cluster.errors import InvalidInput
+from cluster.errors import InvalidInput, ServiceUnavailable
 from cluster.settings import LimitSettings
 from serve_app.arrow_result import answer_rows
 from tests.http.conftest import run
@@ -113,6 +113,61 @@ def test_error_after_the_first_rows_reaches_whoever_sends() -> None:
             pa.ipc.open_file(b"".join(parts))
 
     run(answer())
+
+
+def test_query_is_given_up_when_its_first_rows_do_not_come() -> None:
+    async def answer() -> None:
+        rows = long_scan()
+        rows.rows_timeout_s, rows.held_at = 0.05, 1
+        with pytest.raises(ServiceUnavailable, match=r"0\.05 s; use a simpler filter") as given_up:
+            await answer_rows(rows, holding(150))
+        assert "write" not in str(given_up.value)
+        rows.goes_on.set()
+        await until_closed(rows)
+        # What it was waiting for is the last that it reads.
+        assert rows.batches_read == 2
+
+    run(answer())
+
+
+def test_answer_ends_early_when_later_rows_do_not_come() -> None:
+    async def answer() -> None:
+        rows = long_scan()
+        rows.rows_timeout_s, rows.held_at = 0.05, 5
+        response = await answer_rows(rows, holding(150))
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                parts.append(message["body"])
+
+        with pytest.raises(ServiceUnavailable, match="given up"):
+            await response(SCOPE, no_more, send)
+        rows.goes_on.set()
+        await until_closed(rows)
+        assert rows.batches_read == 6
+        with pytest.raises(pa.ArrowInvalid):
+            pa.ipc.open_file(b"".join(parts))
+
+    run(answer())
+
+
+def test_parts_have_some_megabytes_when_rows_are_wide() -> None:
+    async def answer() -> list[bytes]:
+        wide = pa.record_batch({"b": [bytes(1 << 20)] * 2})
+        response = await answer_rows(FakeRows(wide.schema, 1, [wide] * 20), LimitSettings())
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                parts.append(message["body"])
+
+        await response(SCOPE, no_more, send)
+        return parts
+
+    parts = run(answer())
+    assert max(map(len, parts)) < 11 << 20
+    assert pa.ipc.open_file(b"".join(parts)).read_all().num_rows == 40
 
 
 @pytest.mark.parametrize("held", [99, 100, 20_000, 10**9])
