@@ -8,10 +8,8 @@ asked; one that waits for Lance past the deadline counts too.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -60,7 +58,7 @@ _BATCH_BYTES = 1 << 20
 # A batch of a scan's result is held whole on its way to the client, and Lance reads some ahead.
 # Batches of narrow rows have less: for those Lance's choice of rows holds.
 _RESULT_BATCH_BYTES = 8 << 20
-# Lance reads these by rows only, and logs a warning for each batch of "2.0" whose bytes are bounded.
+# Lance reads these by rows only, and warns of each batch of "2.0" whose bytes are to be bounded.
 _FORMATS_READ_BY_ROWS = ("0.1", "2.0")
 
 
@@ -80,46 +78,42 @@ class LanceRows:
         Raises:
             DestrierError: translated; an expression may fail on a row.
         """
-        found: Iterator[pa.RecordBatch] | None = None
-        while True:
-            try:
-                with self._waits.wait():
-                    if found is None:
-                        found = iter(self._scanner.to_batches())
-                    batch = next(found, None)
-            except BaseException as error:
-                raise translate(error, context="expression") from error
-            if batch is None:
-                return
-            yield batch
+        waits = self._waits
+        waits.begin(self)
+        try:
+            for batch in self._scanner.to_batches():
+                waits.end(self)
+                yield batch
+                waits.begin(self)
+        except BaseException as error:
+            raise translate(error, context="expression") from error
+        finally:
+            waits.end(self)
 
 
 class LanceWaits:
-    """Since when each scan has waited for Lance to bring rows."""
+    """Since when each scan has waited for Lance to bring rows.
+
+    Asked for every batch, so without a lock: each call does one thing to the dictionary.
+    """
 
     def __init__(self, clock: Clock, deadline_s: float) -> None:
         self.deadline_s = deadline_s
         self._clock = clock
-        self._lock = threading.Lock()
-        self._since_s: dict[object, float] = {}
+        self._since_s: dict[LanceRows, float] = {}
 
-    @contextmanager
-    def wait(self) -> Iterator[None]:
-        """Count what is done meanwhile as one wait."""
-        key = object()
-        with self._lock:
-            self._since_s[key] = self._clock.monotonic()
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._since_s[key]
+    def begin(self, rows: LanceRows) -> None:
+        """`rows` asks Lance for a batch."""
+        self._since_s[rows] = self._clock.monotonic()
+
+    def end(self, rows: LanceRows) -> None:
+        """`rows` waits no more."""
+        self._since_s.pop(rows, None)
 
     def overdue(self) -> int:
         """How many waits are past the deadline: nobody wants their rows any more."""
         given_up_s = self._clock.monotonic() - self.deadline_s
-        with self._lock:
-            return sum(since_s <= given_up_s for since_s in self._since_s.values())
+        return sum(since_s <= given_up_s for since_s in list(self._since_s.values()))
 
 
 class Reads:

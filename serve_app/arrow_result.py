@@ -119,7 +119,7 @@ class _EncodedScan:
     async def parts(self, first: bytes) -> AsyncIterator[bytes]:
         """The file, `first` included; an error ends it early, which the client sees."""
         yield first
-        while (part := await self._in_time(self._rest.get())) is not None:
+        while (part := await self._next_part()) is not None:
             if isinstance(part, Exception):
                 raise part
             yield part
@@ -130,10 +130,17 @@ class _EncodedScan:
         while not self._rest.empty():
             self._rest.get_nowait()
 
+    async def _next_part(self) -> bytes | Exception | None:
+        # A timer for each of many small parts would be felt.
+        if not self._rest.empty():
+            return self._rest.get_nowait()
+        return await self._in_time(self._rest.get())
+
     async def _in_time(self, rows: Awaitable[T]) -> T:
         timeout_s = self._stream.rows_timeout_s
         try:
-            return await asyncio.wait_for(rows, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await rows
         except TimeoutError:
             raise ServiceUnavailable(
                 f"the query was given up when no rows had come for {timeout_s:g} s; use a simpler"
