@@ -9,9 +9,8 @@ rows do not come in time is given up; its thread ends as soon as Lance lets it.
 import asyncio
 import io
 import threading
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import closing
-from typing import TypeVar
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -22,7 +21,6 @@ from cluster.settings import LimitSettings
 from serve_app.row_file import RowFileWriter
 from udtf.view_record import shown_schema
 
-T = TypeVar("T")
 ARROW_FILE = "application/vnd.apache.arrow.file"
 VERSION_HEADER = "x-lancedb-version"
 
@@ -109,17 +107,29 @@ class _EncodedScan:
         self._rest: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(_QUEUE_PARTS_MAX)
         self._is_closed = threading.Event()
         self._has_begun = False
+        self._waits_since_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.is_complete = False
         threading.Thread(target=self._run, name="scan", daemon=True).start()
 
     async def first_part(self) -> bytes:
         """The whole file if it is short (`is_complete`), else its beginning."""
-        return await self._in_time(self._first)
+        try:
+            async with asyncio.timeout(self._stream.rows_timeout_s):
+                return await self._first
+        except TimeoutError:
+            raise self._given_up() from None
 
     async def parts(self, first: bytes) -> AsyncIterator[bytes]:
         """The file, `first` included; an error ends it early, which the client sees."""
         yield first
-        while (part := await self._next_part()) is not None:
+        self._watch()
+        while True:
+            self._waits_since_s = self._loop.time()
+            part = await self._rest.get()
+            self._waits_since_s = None
+            if part is None:
+                return
             if isinstance(part, Exception):
                 raise part
             yield part
@@ -127,25 +137,28 @@ class _EncodedScan:
     def close(self) -> None:
         """Let the thread stop at its next batch."""
         self._is_closed.set()
+        if self._timer is not None:
+            self._timer.cancel()
         while not self._rest.empty():
             self._rest.get_nowait()
 
-    async def _next_part(self) -> bytes | Exception | None:
-        # A timer for each of many small parts would be felt.
-        if not self._rest.empty():
-            return self._rest.get_nowait()
-        return await self._in_time(self._rest.get())
-
-    async def _in_time(self, rows: Awaitable[T]) -> T:
+    def _watch(self) -> None:
+        """End the answer when a part does not come. A timer for each of many would be felt."""
         timeout_s = self._stream.rows_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await rows
-        except TimeoutError:
-            raise ServiceUnavailable(
-                f"the query was given up when no rows had come for {timeout_s:g} s; use a simpler"
-                " filter or simpler expressions, or fewer rows"
-            ) from None
+        if timeout_s is None:
+            return
+        since_s, now_s = self._waits_since_s, self._loop.time()
+        if since_s is None or now_s < since_s + timeout_s or not self._rest.empty():
+            due_s = (since_s or now_s) + timeout_s
+            self._timer = self._loop.call_at(max(due_s, now_s), self._watch)
+        else:
+            self._rest.put_nowait(self._given_up())
+
+    def _given_up(self) -> ServiceUnavailable:
+        return ServiceUnavailable(
+            f"the query was given up when no rows had come for {self._stream.rows_timeout_s:g} s;"
+            " use a simpler filter or simpler expressions, or fewer rows"
+        )
 
     def _run(self) -> None:
         try:

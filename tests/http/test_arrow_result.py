@@ -152,6 +152,25 @@ def test_answer_ends_early_when_later_rows_do_not_come() -> None:
     run(answer())
 
 
+def test_query_goes_on_when_its_client_takes_longer_than_its_rows_may() -> None:
+    async def answer() -> bytes:
+        rows = long_scan(20)
+        rows.rows_timeout_s = 0.05
+        response = await answer_rows(rows, holding(150))
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                parts.append(message["body"])
+                if len(parts) == 3:
+                    await asyncio.sleep(0.15)
+
+        await response(SCOPE, no_more, send)
+        return b"".join(parts)
+
+    assert pa.ipc.open_file(run(answer())).read_all().num_rows == 2_000
+
+
 def test_parts_have_some_megabytes_when_rows_are_wide() -> None:
     async def answer() -> list[bytes]:
         wide = pa.record_batch({"b": [bytes(1 << 20)] * 2})
