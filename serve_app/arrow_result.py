@@ -156,7 +156,7 @@ class _EncodedScan:
 
     def _given_up(self) -> ServiceUnavailable:
         return ServiceUnavailable(
-            f"the query was given up when no rows had come for {self._stream.rows_timeout_s:g} s;"
+            f"the query was given up after {self._stream.rows_timeout_s:g} s without rows to send;"
             " use a simpler filter or simpler expressions, or fewer rows"
         )
 

@@ -119,7 +119,8 @@ def test_query_is_given_up_when_its_first_rows_do_not_come() -> None:
     async def answer() -> None:
         rows = long_scan()
         rows.rows_timeout_s, rows.held_at = 0.05, 1
-        with pytest.raises(ServiceUnavailable, match=r"0\.05 s; use a simpler filter") as given_up:
+        advice = r"after 0\.05 s without rows to send; use a simpler filter"
+        with pytest.raises(ServiceUnavailable, match=advice) as given_up:
             await answer_rows(rows, holding(150))
         assert "write" not in str(given_up.value)
         rows.goes_on.set()
