@@ -167,8 +167,9 @@ def test_driver_that_is_killed_is_replaced(served: ServedViews, phase: str) -> N
         driver.kill()
     status = served.done(job)
     assert served.shown(view) == wanted(4)
-    # In its last phase a driver has said all it had to say.
-    assert status.answer["attempt"] == (1 if phase == "publish" else 2)
+    # In its last phase a driver has said all it had to say. The one that waited was killed as well,
+    # and may have been taken for the second attempt before that was known.
+    assert status.answer["attempt"] in ((1,) if phase == "publish" else (2, 3))
     if phase != "publish":
         lost = [text for text in served.events(job, "attempt") if "was lost" in text]
         assert len(lost) == 1 and "killed by signal 9" in lost[0]
