@@ -11,13 +11,11 @@ from actors.job_journal import JobEntry, Journal
 from actors.job_ports import JobViews
 from actors.job_store import JobStore
 from actors.jobs_model import Job, JobState
-from cluster.errors import DestrierError, OutcomeUnknown, ServiceUnavailable, Throttling
+from cluster.errors import PASSING, DestrierError
 from udtf.refresh_model import RefreshMode
 from udtf.view_files import data_files
 
 logger = logging.getLogger(__name__)
-
-_PASSING = (OutcomeUnknown, ServiceUnavailable, Throttling)
 
 
 class Leftovers:
@@ -40,7 +38,7 @@ class Leftovers:
         try:
             kept = await self._needed_by_others(entry, book)
             count = await self._views.discard(job.submission, job.job_id, kept)
-        except _PASSING as error:
+        except PASSING as error:
             logger.info("files of job %s are deleted later: %s", job.job_id, error)
             return False
         except DestrierError as error:

@@ -17,13 +17,7 @@ from actors.job_journal import JobEntry
 from actors.job_ports import Driver, Drivers, FoundView
 from actors.jobs_model import JobFailure, JobMetric, JobPhase
 from actors.stored_json import from_json
-from cluster.errors import (
-    DestrierError,
-    InternalError,
-    OutcomeUnknown,
-    ServiceUnavailable,
-    Throttling,
-)
+from cluster.errors import PASSING, DestrierError, InternalError
 from cluster.settings import Settings
 from udtf.error_actions import WAIT_S_MAX
 from udtf.refresh_model import (
@@ -40,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 # Of the time without progress after which a driver is replaced, the part after which a job says so.
 _WARN_PART = 0.5
-_PASSING = (ServiceUnavailable, OutcomeUnknown, Throttling, InternalError)
+_PASSING = (*PASSING, InternalError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,10 @@ from actors.job_listening import (
 from actors.job_ports import Capacity, Drivers, FoundView, JobViews, PublishedView
 from actors.jobs_model import Job, JobFailure, JobMetric, JobPhase, JobState
 from cluster.errors import (
+    PASSING,
     ConcurrentModification,
     DestrierError,
-    OutcomeUnknown,
     ServiceUnavailable,
-    Throttling,
 )
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import Settings
@@ -49,7 +48,6 @@ logger = logging.getLogger(__name__)
 # Between looks at what the cluster has free, and between two drivers of a job.
 _LOOK_S = 2.0
 _WAIT_MAX_S = 10.0
-_PASSING = (OutcomeUnknown, ServiceUnavailable, Throttling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +313,7 @@ class JobRun:
             except DestrierError as error:
                 # The commit is made once however often it is asked for, and may have been made.
                 # Whatever keeps jobs from being stored says nothing about it.
-                if is_stored and not isinstance(error, _PASSING):
+                if is_stored and not isinstance(error, PASSING):
                     raise
                 whom = "the owner of the view's table" if is_stored else "the tables of jobs"
                 entry.wait_for(f"{whom}: {error.message}")

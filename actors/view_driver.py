@@ -22,14 +22,7 @@ from typing import Any, BinaryIO
 
 from actors.process_guard import stand_guard
 from actors.stored_json import from_json, to_json
-from cluster.errors import (
-    DestrierError,
-    InternalError,
-    OutcomeUnknown,
-    ServiceUnavailable,
-    Throttling,
-    Unsupported,
-)
+from cluster.errors import PASSING, DestrierError, InternalError, Unsupported
 from cluster.settings import Settings
 from udtf.refresh_model import (
     ItemStatus,
@@ -45,7 +38,7 @@ HEARTBEAT_S = 2.0
 PREPARED = ("runner", "ray_address", "ray_namespace")
 # The field of a last message that says whether the driver takes another task.
 WAITS_FOR_MORE = "waits_for_more"
-_PASSING = (ServiceUnavailable, OutcomeUnknown, Throttling, InternalError)
+_PASSING = (*PASSING, InternalError)
 
 logger = logging.getLogger(__name__)
 

@@ -228,6 +228,10 @@ class TableBranchAlreadyExists(DestrierError):
     code = ErrorCode.TABLE_BRANCH_ALREADY_EXISTS
 
 
+# What may pass: the same request may succeed later. OutcomeUnknown is a ServiceUnavailable.
+PASSING = (ServiceUnavailable, Throttling)
+
+
 def error_classes() -> dict[ErrorCode, type[DestrierError]]:
     """The class that stands for each code (OutcomeUnknown shares its parent's)."""
     return {cls.code: cls for cls in DestrierError.__subclasses__()}

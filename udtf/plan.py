@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
 
 from udtf.host import HostSpec, ItemHost
 from udtf.items import WorkItem
@@ -44,18 +45,21 @@ def run_items(
     workers: set[str] = set()
     left = {item.id: item for item in items}
     per_call = pool.items_per_call(len(items))
+
+    def hear(answer: Mapping[str, Any]) -> None:
+        if answer[WORKER] not in workers:
+            workers.add(answer[WORKER])
+            report_workers(len(workers))
+        if answer[STATUS] is not None:
+            status = ItemStatus.from_json(answer[STATUS])
+            left.pop(status.id, None)
+            report_status(status)
+
     while left:
         with contextlib.closing(_answers(list(left.values()), spec, pool, per_call)) as answers:
             for row in answers:
                 if row is not None:
-                    answer = json.loads(row)
-                    if answer[WORKER] not in workers:
-                        workers.add(answer[WORKER])
-                        report_workers(len(workers))
-                    if answer[STATUS] is not None:
-                        status = ItemStatus.from_json(answer[STATUS])
-                        left.pop(status.id, None)
-                        report_status(status)
+                    hear(json.loads(row))
                 if is_over():
                     spec.folder.stop()
                     return

@@ -2,8 +2,6 @@
 
 import asyncio
 import base64
-import hashlib
-import io
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from actors.model import (
     RequestKey,
     ScanRequest,
 )
-from actors.owners import LocalOwners, Owner
 from actors.server import Server
 from actors.storage import Storage
 from cluster.clock import SystemClock
@@ -39,6 +36,7 @@ from cluster.errors import (
 from cluster.identifiers import ObjectId, TableRef
 from cluster.settings import LimitSettings, Settings, ViewSettings
 from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
+from tests.contract.uploading import Body, MeetingOwners
 from udtf.spec import check_view_definition
 
 pytestmark = pytest.mark.anyio
@@ -53,13 +51,6 @@ OTHER_BODY = "another request body"
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return make_settings(tmp_path / "root")
-
-
-class Body(io.BytesIO):
-    """A whole body as a reader (ports.ArrowReader), whose digest is that of what was read."""
-
-    def digest(self) -> str:
-        return hashlib.sha256(self.getvalue()[: self.tell()]).hexdigest()[:32]
 
 
 def fail(*_: Any, **__: Any) -> None:
@@ -242,36 +233,12 @@ async def test_a_creation_that_is_sent_again_keeps_properties_that_were_changed_
     assert await properties(server, ROOT_TABLE) == changed
 
 
-class MeetingOwners(LocalOwners):
-    """Owners whose catalog makes tables when two requests have come."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings, SystemClock())
-        self._both = asyncio.Barrier(2)
-
-    def catalog(self, database: str) -> Owner:
-        return Meeting(super().catalog(database), self._both)
-
-
-class Meeting:
-    """One of them."""
-
-    def __init__(self, owner: Owner, both: asyncio.Barrier) -> None:
-        self._owner = owner
-        self._both = both
-
-    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        if method == "create_table":
-            await self._both.wait()
-        return await self._owner.call(method, *arguments, **keywords)
-
-
 @pytest.mark.parametrize("table", [ROOT_TABLE, NESTED_TABLE], ids=["root", "nested"])
 async def test_a_creation_that_is_sent_twice_at_once_is_done_once_and_answered_twice(
     settings: Settings, table: TableRef
 ) -> None:
     await server_of(settings)
-    server = Server(settings, MeetingOwners(settings), SystemClock())
+    server = Server(settings, MeetingOwners(settings, "create_table"), SystemClock())
     key = new_key()
     one, other = await asyncio.gather(*(create(server, table, key) for _ in range(2)))
     assert one.transaction_id == other.transaction_id is not None

@@ -22,12 +22,12 @@ from tests.contract.test_creation import (
     OTHER_ROWS,
     ROOT_TABLE,
     ROWS,
-    Body,
     create,
     data_files,
     rows,
     server_of,
 )
+from tests.contract.uploading import Body
 from tests.contract.view_domain import ViewServer, define
 
 pytestmark = pytest.mark.anyio

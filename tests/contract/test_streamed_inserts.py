@@ -1,7 +1,5 @@
 """Inserts that are streamed into fragments by whoever received them and committed by the owner."""
 
-import hashlib
-import io
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -23,18 +21,12 @@ from cluster.errors import (
 )
 from cluster.identifiers import TableRef
 from tests.contract.domain import DATABASE, ipc, make_settings, make_table, new_key, ref
+from tests.contract.uploading import Body
 
 TABLE = ref("t")
 ROWS = pa.table({"a": [2, 3]})
 
 pytestmark = pytest.mark.anyio
-
-
-class Body(io.BytesIO):
-    """A whole body as a reader (ports.ArrowReader)."""
-
-    def digest(self) -> str:
-        return hashlib.sha256(self.getvalue()).hexdigest()[:32]
 
 
 class WaitingBody(Body):

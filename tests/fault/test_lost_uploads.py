@@ -6,8 +6,6 @@ the rows, since a count is in the manifest.
 """
 
 import asyncio
-import hashlib
-import io
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +19,17 @@ from actors.owner_errors import OwnerLost
 from actors.owners import LocalOwners, Owner
 from actors.server import Server
 from actors.storage import Storage
-from cluster.clock import Clock, SystemClock
+from cluster.clock import SystemClock
 from cluster.errors import DestrierError, InternalError, OutcomeUnknown, ServiceUnavailable
 from cluster.identifiers import TableRef
 from cluster.settings import Settings
 from tests.contract.domain import DATABASE, ipc, make_table, new_key, ref
+from tests.contract.uploading import Body, MeetingOwners
 
 pytestmark = pytest.mark.anyio
 
 TABLE = ref("t")
 ROWS = pa.table({"a": [2, 3]})
-
-
-class Body(io.BytesIO):
-    """A whole body as a reader (ports.ArrowReader)."""
-
-    def digest(self) -> str:
-        return hashlib.sha256(self.getvalue()).hexdigest()[:32]
 
 
 async def insert(server: Server, body: Body, request_id: str) -> int:
@@ -72,31 +64,6 @@ class Losing:
             self._owners.losses -= 1
             raise OwnerLost("the owner died")
         return answer
-
-
-class MeetingOwners(LocalOwners):
-    """Owners that take uploads when two of them have come."""
-
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        super().__init__(settings, clock)
-        self.both = asyncio.Barrier(2)
-
-    async def open_table(self, table: TableRef) -> tuple[TableRecord, Owner]:
-        record, owner = await super().open_table(table)
-        return record, Meeting(owner, self.both)
-
-
-class Meeting:
-    """One of them."""
-
-    def __init__(self, owner: Owner, both: asyncio.Barrier) -> None:
-        self._owner = owner
-        self._both = both
-
-    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        if method == "commit_fragments":
-            await self._both.wait()
-        return await self._owner.call(method, *arguments, **keywords)
 
 
 async def rows(server: Server) -> list[int]:
@@ -156,8 +123,7 @@ async def test_an_upload_that_is_sent_again_leaves_no_files(settings: Settings) 
 
 
 async def test_an_upload_that_is_sent_twice_at_once_leaves_no_files(settings: Settings) -> None:
-    clock = SystemClock()
-    server = Server(settings, MeetingOwners(settings, clock), clock)
+    server = Server(settings, MeetingOwners(settings, "commit_fragments"), SystemClock())
     await make_table(server, TABLE, pa.table({"a": [1]}))
     request_id = new_key().id
     assert await asyncio.gather(

@@ -53,6 +53,16 @@ async def until_waiting_for(owner: Owned, job_id: str, reason: str) -> Job:
     return await owner.until(job_id, lambda job: reason in (job.waiting_for or ""))
 
 
+async def resumed_beside_a_publication(owner: Owned) -> tuple[str, str]:
+    """A paused job that is resumed and waits, and a newer one of its view that is published."""
+    older = await paused(owner)
+    newer = await owner.jobs.submit(submission(options=FULL))
+    await owner.until(newer, lambda job: job.phase is JobPhase.PUBLISH)
+    await owner.jobs.resume(DATABASE, older)
+    await until_waiting_for(owner, older, newer)
+    return older, newer
+
+
 # --- one view -------------------------------------------------------------------------------------
 
 
@@ -75,11 +85,7 @@ async def test_a_resumed_job_waits_while_a_newer_one_of_its_view_is_published(
     views = FakeViews()
     views.publish_gate = asyncio.Event()
     async with owned(tmp_path, wait_for_cancel, succeed, fake_views=views, **PATIENT) as owner:
-        older = await paused(owner)
-        newer = await owner.jobs.submit(submission(options=FULL))
-        await owner.until(newer, lambda job: job.phase is JobPhase.PUBLISH)
-        await owner.jobs.resume(DATABASE, older)
-        await until_waiting_for(owner, older, newer)
+        older, newer = await resumed_beside_a_publication(owner)
         assert len(owner.drivers.started) == 2
         views.publish_gate.set()
         assert (await owner.until_over(newer)).state is JobState.DONE
@@ -94,11 +100,7 @@ async def test_neither_of_two_jobs_waits_for_ever_when_a_commit_was_in_vain(
     views.publish_gate = asyncio.Event()
     views.publish_errors = [ConcurrentModification("the view has a newer version")]
     async with owned(tmp_path, wait_for_cancel, succeed, fake_views=views, **PATIENT) as owner:
-        older = await paused(owner)
-        newer = await owner.jobs.submit(submission(options=FULL))
-        await owner.until(newer, lambda job: job.phase is JobPhase.PUBLISH)
-        await owner.jobs.resume(DATABASE, older)
-        await until_waiting_for(owner, older, newer)
+        older, newer = await resumed_beside_a_publication(owner)
         views.publish_gate.set()
         for job_id in (older, newer):
             assert (await owner.until_over(job_id)).state is JobState.DONE
