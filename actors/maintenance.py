@@ -38,6 +38,9 @@ _AT_ONCE_BYTES_MAX = 8 << 20
 # Old versions that are cleaned up together, or a quarter as many as stay: each time Lance reads
 # every manifest that stays.
 _CLEANED_MIN = 256
+# Versions are listed again when an eighth as many as stayed have been made since: the listing takes
+# 5 us for each that is there.
+_LISTED_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Maintenance:
         self._commit_lane = commit_lane
         self._rewriting = rewriting
         self._counts: dict[str | None, _Count] = {}
+        self._clean_from_version = 0
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -131,12 +135,18 @@ class Maintenance:
         try:
             while not self._stopped and await self._join(branch, committed):
                 continue
-            if not self._stopped:
-                await self._lane.run(clean, branch, self._settings, self._clock)
+            if not self._stopped and branch.branch is None:
+                await self._clean(branch)
         except DestrierError as error:
             logger.warning(
                 "maintenance of table %s was given up: %s", branch.id, error, exc_info=error
             )
+
+    async def _clean(self, main: Branch) -> None:
+        version = self._counts[None].version
+        if version >= self._clean_from_version:
+            stay = await self._lane.run(clean, main, self._settings, self._clock)
+            self._clean_from_version = version + stay // _LISTED_SHARE
 
     async def _join(self, branch: Branch, committed: Committed) -> bool:
         """One run; says whether there may be more to do."""
@@ -242,8 +252,9 @@ def _bytes(fragment: Any) -> float:
     return float(written * fragment.num_rows / max(1, fragment.physical_rows))
 
 
-def clean(branch: Branch, settings: MaintenanceSettings, clock: Clock) -> int:
-    """Delete versions that are old, or too many, with the files that only they name; how many.
+def clean(main: Branch, settings: MaintenanceSettings, clock: Clock) -> int:
+    """Delete versions that are old, or too many, with the files that only they name; how many
+    stay.
 
     Versions with a tag stay, and all of a table that has branches: a branch reads files of the
     version it was made from. Blocks.
@@ -251,21 +262,21 @@ def clean(branch: Branch, settings: MaintenanceSettings, clock: Clock) -> int:
     Raises:
         DestrierError: translated; some may be gone.
     """
-    old, kept = _old_versions(branch, settings, clock)
+    old, kept = _old_versions(main, settings, clock)
     if len(old) < max(_CLEANED_MIN, kept // 4):
-        return 0
-    dataset = branch.handle.latest().dataset
+        return len(old) + kept
+    dataset = main.handle.latest().dataset
     try:
-        if branch.branch is not None or dataset.branches.list():
-            return 0
+        if dataset.branches.list():
+            return len(old) + kept
         dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
     except BaseException as error:
         raise translate(error, context="version") from error
-    return len(old)
+    return kept
 
 
 def _old_versions(
-    branch: Branch, settings: MaintenanceSettings, clock: Clock
+    main: Branch, settings: MaintenanceSettings, clock: Clock
 ) -> tuple[list[int], int]:
     """Versions to delete, oldest first, and how many stay.
 
@@ -273,7 +284,7 @@ def _old_versions(
     when the next one was made.
     """
     made_ms = {}
-    for name, _, modified_ms in branch.storage.files(versions_folder(branch.uri, branch.branch)):
+    for name, _, modified_ms in main.storage.files(versions_folder(main.uri, None)):
         version = manifest_version(name)
         if version is not None:
             made_ms[version] = modified_ms

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import lancedb
 import pyarrow as pa
 import pytest
 
+from actors import maintenance
 from actors.model import (
     LATEST,
     Assignment,
@@ -213,6 +215,28 @@ async def test_young_versions_and_those_of_a_table_with_branches_stay(tmp_path: 
     await until(lambda: few_fragments(server, 16))
     await server.close()
     assert len((await dataset(server)).versions()) > 300
+
+
+async def test_versions_are_listed_less_often_the_more_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[int] = []
+
+    def clean_and_note(*arguments: Any) -> int:
+        listed.append(stay := clean(*arguments))
+        return stay
+
+    clean = maintenance.clean
+    monkeypatch.setattr(maintenance, "clean", clean_and_note)
+    server = Server.local(of(tmp_path))
+    await make_table(server, T, one(0))
+    for number in range(1, 400):
+        await insert(server, number)
+    await server.close()
+    assert len(listed) > 10
+    # Some of the versions that were made are listed only once more of them have been made.
+    assert all(later - sooner >= sooner // 8 for sooner, later in pairwise(listed))
+    assert listed[-1] > 300
 
 
 async def test_a_table_that_is_dropped_meanwhile_leaves_nothing(tmp_path: Path) -> None:
