@@ -232,9 +232,7 @@ class Report:
             *(_point_line(point) for point in self.points),
         ]
         for point in self.points:
-            for name, side in (("destrier", point.destrier), ("peer", point.peer)):
-                if not side.is_right:
-                    lines.append(_trouble_line(point, name, side))
+            lines += trouble_lines(point)
         if self.upload is not None:
             lines += _upload_lines(self.upload)
         lines += [
@@ -255,13 +253,18 @@ def _point_line(point: Point) -> str:
     return f"{point.operation:<16}{point.connections:>6}{'':<2}{cells}{point.ratio():>8.2f}"
 
 
-def _trouble_line(point: Point, name: str, side: Side) -> str:
-    errors = ", ".join(f"{count} x {what}" for what, count in side.errors.items()) or "no error"
-    return (
-        f"  {name}, {point.operation} at {point.connections}: {errors}; of"
-        f" {side.rows_acknowledged} acknowledged rows {side.rows_lost} lost,"
-        f" {side.rows_doubled} doubled"
-    )
+def trouble_lines(point: Point) -> list[str]:
+    """What went wrong at a point, a line for each server that did not give right answers only."""
+    lines = []
+    for name, side in (("destrier", point.destrier), ("peer", point.peer)):
+        if not side.is_right:
+            errors = ", ".join(f"{count} x {what}" for what, count in side.errors.items())
+            lines.append(
+                f"  {name}, {point.operation} at {point.connections}: {errors or 'no error'}; of"
+                f" {side.rows_acknowledged} acknowledged rows {side.rows_lost} lost,"
+                f" {side.rows_doubled} doubled"
+            )
+    return lines
 
 
 def _upload_lines(upload: Upload) -> list[str]:

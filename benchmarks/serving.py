@@ -7,15 +7,9 @@ code is 1 if Destrier gave a wrong answer or lost or doubled a row.
 """
 
 import argparse
-import multiprocessing
 import os
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -23,14 +17,20 @@ from shutil import copytree, rmtree
 import lance
 import numpy as np
 
-from benchmarks import ceiling, load, servers
-from benchmarks.load import Address, Load, Measured, Request
+from benchmarks import ceiling, load
 from benchmarks.local_write import LocalWrite, LocalWriter
-from benchmarks.processes import MB, MemoryWatch, cpu_seconds, process_tree, replicas
-from benchmarks.report import Point, Report, Side, Upload, UploadRound
+from benchmarks.measuring import (
+    FIRST_ROWS,
+    SETTLE_S,
+    Measuring,
+    both_servers,
+    check_rows,
+    create_inserted,
+)
+from benchmarks.processes import MB, MemoryWatch, process_tree, replicas
+from benchmarks.report import Point, Report, Upload, UploadRound
 from benchmarks.servers import RunningServer
 from benchmarks.tables import (
-    ROW_SCHEMA,
     UPLOAD_SCHEMA,
     Tables,
     UploadFile,
@@ -54,11 +54,6 @@ DESCRIBED_FRAGMENTS = 2_000
 PARTS = ("count_rows", "predicate", "catalog", "insert", "spread", "upload")
 COUNTED = "counted"
 SELECTED_ROWS = 10_000
-# Rows that are in a table before its load begins: of its creation and of one insert, which starts
-# what the server starts for a table.
-FIRST_ROWS = [-2, -1]
-# What a server starts for a table, and for the next one, has started by then.
-SETTLE_S = 2.0
 # After which a virtual machine has given free memory back, if it does that at all.
 COLD_S = 6.0
 # Over the peer's bound of 2 MiB.
@@ -76,41 +71,10 @@ class Options:
     only: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Measuring:
-    """Both servers and the process that sends."""
-
-    options: Options
-    destrier: RunningServer
-    peer: RunningServer
-    sender: ProcessPoolExecutor
-    folder: Path
-
-    def turns(self) -> Iterator[RunningServer]:
-        """Whose turn it is: the peer's before and after each of Destrier's."""
-        yield self.peer
-        for _ in range(self.options.rounds):
-            yield self.destrier
-            yield self.peer
-
-    def send(self, server: RunningServer, requests: Sequence[Request], point: Point) -> Measured:
-        """Put load on a server and note its figures."""
-        before_s = cpu_seconds(server.pid)
-        measured = self.load(server.address, requests, point.connections)
-        side = point.destrier if server is self.destrier else point.peer
-        side.add(measured, cpu_seconds(server.pid) - before_s)
-        return measured
-
-    def load(self, address: Address, requests: Sequence[Request], connections: int) -> Measured:
-        """Put load on an address."""
-        wanted = Load(address, requests, connections, self.options.seconds)
-        return self.sender.submit(load.run, wanted).result()
-
-
 def main() -> int:
     """Measure and print."""
     options = _options()
-    with _measuring(options) as measuring:
+    with both_servers(options.rounds, options.seconds) as measuring:
         report = Report(
             options={
                 "rounds": options.rounds,
@@ -122,9 +86,9 @@ def main() -> int:
             generator_per_second=_ceiling(measuring),
         )
         if options.only in (None, "count_rows"):
-            report.points += measure_count_rows(measuring)
+            report.points += measure_count_rows(measuring, options.counted_rows)
         if options.only in (None, "predicate"):
-            report.points += measure_predicates(measuring)
+            report.points += measure_predicates(measuring, options.counted_rows)
         if options.only in (None, "insert"):
             report.points += measure_inserts(measuring)
         if options.only in (None, "spread"):
@@ -132,7 +96,7 @@ def main() -> int:
         if options.only in (None, "catalog"):
             report.points += measure_catalog(measuring)
         if options.only in (None, "upload"):
-            report.upload = measure_upload(measuring)
+            report.upload = measure_upload(measuring, options.upload_bytes)
     print(report.text())
     print(report.json_line())
     return 0 if report.is_right else 1
@@ -154,18 +118,6 @@ def _options() -> Options:
     return Options(args.rounds, args.seconds, args.upload_bytes, args.counted_rows, args.only)
 
 
-@contextmanager
-def _measuring(options: Options) -> Iterator[Measuring]:
-    context = multiprocessing.get_context("spawn")
-    with (
-        tempfile.TemporaryDirectory(prefix="destrier-benchmark-") as name,
-        ProcessPoolExecutor(1, mp_context=context) as sender,
-        servers.destrier(Path(name) / "destrier") as destrier,
-        servers.peer(Path(name) / "peer") as peer,
-    ):
-        yield Measuring(options, destrier, peer, sender, Path(name))
-
-
 def _ceiling(measuring: Measuring) -> dict[int, float]:
     """The generator's own rate at each number of connections."""
     request = count_request(measuring.peer, COUNTED, ceiling.COUNT)
@@ -176,11 +128,11 @@ def _ceiling(measuring: Measuring) -> dict[int, float]:
 # --- count_rows -----------------------------------------------------------------------------------
 
 
-def measure_count_rows(measuring: Measuring) -> list[Point]:
+def measure_count_rows(measuring: Measuring, counted_rows: int) -> list[Point]:
     """Counts of one table that does not change."""
-    _create_counted(measuring, COUNTED)
+    _create_counted(measuring, COUNTED, counted_rows)
     requests = {
-        server.name: count_request(server, COUNTED, measuring.options.counted_rows)
+        server.name: count_request(server, COUNTED, counted_rows)
         for server in (measuring.destrier, measuring.peer)
     }
 
@@ -191,14 +143,14 @@ def measure_count_rows(measuring: Measuring) -> list[Point]:
     return points
 
 
-def measure_predicates(measuring: Measuring) -> list[Point]:
+def measure_predicates(measuring: Measuring, counted_rows: int) -> list[Point]:
     """Counts of the rows that a predicate selects, without an index and with one."""
     points = []
     for name, has_index in (("unindexed", False), ("indexed", True)):
-        for tables in _create_counted(measuring, name):
+        for tables in _create_counted(measuring, name, counted_rows):
             if has_index:
                 tables.open(name).create_scalar_index("number", "BTREE")
-        first = measuring.options.counted_rows // 2
+        first = counted_rows // 2
         predicate = f"number >= {first} AND number < {first + SELECTED_ROWS}"
         requests = {
             server.name: count_request(server, name, SELECTED_ROWS, predicate)
@@ -212,9 +164,9 @@ def measure_predicates(measuring: Measuring) -> list[Point]:
     return points
 
 
-def _create_counted(measuring: Measuring, name: str) -> tuple[Tables, Tables]:
+def _create_counted(measuring: Measuring, name: str, counted_rows: int) -> tuple[Tables, Tables]:
     """A table of many rows on each server."""
-    table = rows(np.arange(measuring.options.counted_rows))
+    table = rows(np.arange(counted_rows))
     ours, theirs = Tables(measuring.destrier), Tables(measuring.peer)
     ours.create(name, stream_of(table))
     # The peer refuses so large a body, so its table is written beside it.
@@ -281,54 +233,32 @@ def measure_spread_inserts(measuring: Measuring) -> list[Point]:
 def _insert(
     measuring: Measuring, server: RunningServer, point: Point, table_count: int = 1
 ) -> None:
-    side = point.destrier if server is measuring.destrier else point.peer
+    side = measuring.side(server, point)
     tables = Tables(server)
     names = [f"inserted_{point.connections}_{len(side.rates)}_{n}" for n in range(table_count)]
-    for name in names:
-        tables.create(name, stream_of(rows(FIRST_ROWS[:1])))
-        tables.insert(name, stream_of(rows(FIRST_ROWS[1:])))
+    create_inserted(tables, names)
     time.sleep(SETTLE_S)
     measured = measuring.send(server, [insert_request(server, name) for name in names], point)
-    _check_rows(tables, names, measured, side)
+    check_rows(tables, names, measured.acknowledged, measured.uncertain, side)
     for name in names:
         tables.drop(name)
-
-
-def _check_rows(tables: Tables, names: Sequence[str], measured: Measured, side: Side) -> None:
-    """Compare what was acknowledged with what the tables' files hold, row by row."""
-    acknowledged = Counter(FIRST_ROWS * len(names) + measured.acknowledged)
-    found: Counter[int] = Counter()
-    for name in names:
-        dataset = tables.open(name)
-        assert dataset.schema.equals(ROW_SCHEMA)
-        numbers = dataset.to_table(columns=["number"]).column(0).to_pylist()
-        found.update(numbers)
-        if tables.count_rows(name) != len(numbers):
-            side.errors["wrong count"] += 1
-    side.rows_acknowledged += len(measured.acknowledged)
-    side.rows_lost += (acknowledged - found).total()
-    side.rows_doubled += sum(
-        max(0, count - max(acknowledged[number], 1)) for number, count in found.items()
-    )
-    if found.keys() - acknowledged.keys() - set(measured.uncertain):
-        side.errors["rows of refused requests"] += 1
 
 
 # --- a large insert -------------------------------------------------------------------------------
 
 
-def measure_upload(measuring: Measuring) -> Upload:
+def measure_upload(measuring: Measuring, upload_bytes: int) -> Upload:
     """A large Arrow stream, inserted into a table and written in process, in turns.
 
     Each begins some seconds after what the other wrote was deleted. A virtual machine may give
     memory that is free for a while back to its host, and the first touch of it then takes longer
     than the rest of a write: so neither may find what the other one has just warmed.
     """
-    source = write_upload_file(measuring.folder / "upload.arrows", measuring.options.upload_bytes)
+    source = write_upload_file(measuring.folder / "upload.arrows", upload_bytes)
     upload = Upload(source.bytes, source.rows, _ask_peer(measuring))
     tables = Tables(measuring.destrier)
     written = measuring.folder / "local.lance"
-    names = [f"uploaded_{number}" for number in range(measuring.options.rounds)]
+    names = [f"uploaded_{number}" for number in range(measuring.rounds)]
     # What it takes says nothing: it is the first.
     _write_locally(source, written)
     before = _write_locally(source, written)
