@@ -27,7 +27,7 @@ check: .venv/installed ## Run the static checks: format, lint, types, import rul
 	@$(BIN)/lint-imports --no-cache --no-logo > .venv/lint-imports.log || \
 		{ cat .venv/lint-imports.log; exit 1; }
 
-bench: .venv/installed ## Measure (18 minutes); BENCH=rows, row_ids, growth, costs, views, nodes or idle is more; ARGS=--quick is a look.
+bench: .venv/installed ## Measure (18 minutes); BENCH=written, rows, row_ids, growth, costs, views, nodes or idle is more; ARGS=--quick is a look.
 	@exec $(BIN)/python -m benchmarks.$(or $(BENCH),serving) $(ARGS)
 
 # The stamps are made last, so that an interrupted set-up starts again.

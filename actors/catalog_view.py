@@ -33,6 +33,12 @@ STABLE_ROW_IDS_PROPERTY = "lance.stable_row_ids"
 _SETTLED_S = 0.05
 
 
+def is_to_have_stable_row_ids(properties: Mapping[str, str], storage: Storage) -> bool:
+    """Whether a new table of these properties is to have stable row ids."""
+    asked = properties.get(STABLE_ROW_IDS_PROPERTY)
+    return storage.stable_row_ids if asked is None else asked.lower() != "false"
+
+
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """A table as the catalog stores it; `location` is relative to the database's folder."""
@@ -192,7 +198,7 @@ class CatalogView:
     def _read_record(self, table: ObjectId, row: TableRow, uri: str) -> TableRecord:
         if is_dropped(uri, self._storage):
             raise TableNotFound(f"table {table} is not there")
-        stable = row.properties.get(STABLE_ROW_IDS_PROPERTY, "true").lower() != "false"
+        stable = is_to_have_stable_row_ids(row.properties, self._storage)
         location = TableLocation(uri, read_incarnation(uri, self._storage), stable)
         return TableRecord(
             id=table,

@@ -11,7 +11,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from actors.catalog_view import STABLE_ROW_IDS_PROPERTY, CatalogSnapshot
+from actors.catalog_view import CatalogSnapshot, is_to_have_stable_row_ids
 from actors.freshness import find_manifest
 from actors.incarnation import is_dropped, read_incarnation
 from actors.lance_store import (
@@ -52,14 +52,16 @@ def create(
     fragments = fragments_from_json(staged.fragments)
     if missing_files(uri, fragments, storage):
         raise ServiceUnavailable("the uploaded files are gone; send the data again")
-    stable = table.properties.get(STABLE_ROW_IDS_PROPERTY, "true").lower() != "false"
+    stable = table.stable_row_ids
+    if stable is None:
+        stable = is_to_have_stable_row_ids(table.properties, storage)
     dataset, commit = commit_first(
         uri,
         pa.ipc.read_schema(pa.py_buffer(staged.schema_ipc)),
         fragments,
         to_properties([DoneRequest(key, staged.rows)]),
         storage,
-        stable_row_ids=stable if table.stable_row_ids is None else table.stable_row_ids,
+        stable_row_ids=stable,
     )
     return Creation(dataset, commit, key)
 

@@ -283,18 +283,28 @@ def _old_versions(
     What counts is when a version stopped to be the latest, because reads of it begin until then:
     when the next one was made.
     """
-    made_ms = {}
-    for name, _, modified_ms in main.storage.files(versions_folder(main.uri, None)):
+    made: dict[int, tuple[int, int]] = {}
+    for name, size, modified_ms in main.storage.files(versions_folder(main.uri, None)):
         version = manifest_version(name)
         if version is not None:
-            made_ms[version] = modified_ms
-    versions = sorted(made_ms)
+            made[version] = (size, modified_ms)
+    versions = sorted(made)
     now_ms = clock.time() * 1000
-    too_many = len(versions) - settings.versions_kept_max
+    too_many = _too_many([made[version][0] for version in versions], settings)
     old = []
     for place, (version, later) in enumerate(pairwise(versions)):
-        age_s = (now_ms - made_ms[later]) / 1000
+        age_s = (now_ms - made[later][1]) / 1000
         kept_s = settings.versions_grace_s if place < too_many else settings.versions_kept_s
         if age_s > kept_s:
             old.append(version)
     return old, len(versions) - len(old)
+
+
+def _too_many(sizes: Sequence[int], settings: MaintenanceSettings) -> int:
+    """How many versions, of manifests of these bytes, oldest first, are over a bound."""
+    total = 0
+    for kept, size in enumerate(reversed(sizes)):
+        total += size
+        if kept >= settings.versions_kept_max or total > settings.versions_kept_bytes_max:
+            return len(sizes) - kept
+    return 0

@@ -62,6 +62,8 @@ class Storage:
     options: tuple[tuple[str, str], ...]
     fsync: bool
     is_local: bool
+    # Of new tables that do not say it themselves.
+    stable_row_ids: bool = True
 
     @staticmethod
     def of(settings: StorageSettings) -> "Storage":
@@ -75,7 +77,8 @@ class Storage:
         if scheme in ("", "file"):
             path = unquote(urlparse(settings.root).path) if scheme else settings.root
             root = str(Path(path).expanduser().absolute())
-            return Storage(root, options, settings.durability == "fsync", True)
+            is_flushed = settings.durability == "fsync"
+            return Storage(root, options, is_flushed, True, settings.stable_row_ids)
         if scheme != "s3":
             raise InvalidInput(f"storage.root: {scheme}:// is not served; use a folder or s3://")
         endpoint = _option(options, _ENDPOINT)
@@ -84,7 +87,8 @@ class Storage:
                 f"storage.options: the endpoint {endpoint!r} is no URL; begin it with https:// or"
                 " http://"
             )
-        return Storage(settings.root.rstrip("/"), options, False, False)
+        root = settings.root.rstrip("/")
+        return Storage(root, options, False, False, settings.stable_row_ids)
 
     @property
     def lance_options(self) -> dict[str, str] | None:

@@ -60,8 +60,7 @@ class HttpSettings(Section):
     drain_timeout_s: Seconds = 20
     """After SIGTERM, the time that accepted requests have to finish."""
     refused_body_drain_bytes_max: Positive = 64 << 20
-    """Bytes read and dropped of an upload refused early; without it clients see a reset, not the
-    answer."""
+    """Bytes read and dropped of an upload refused early, or clients see a reset, not the answer."""
 
 
 class StorageSettings(Section):
@@ -78,11 +77,9 @@ class StorageSettings(Section):
     disks measured). `none`: a power cut may lose acknowledged writes. Object stores ignore it."""
     stable_row_ids: bool = True
     """New tables keep row ids through updates and compaction, which exact incremental views need;
-    chosen at creation for good. A table's property `lance.stable_row_ids` = `false` turns it
-    off."""
+    chosen at creation. A table's property `lance.stable_row_ids` = `false` turns it off."""
     full_refresh_interval_s: Seconds = 60
-    """A cached table handle is re-read from the listing at least this often, whatever the cheap
-    freshness check says."""
+    """A cached handle is read anew at least this often, whatever cheap checks say."""
 
 
 class LimitSettings(Section):
@@ -200,6 +197,9 @@ class MaintenanceSettings(Section):
     those of a table with branches."""
     versions_kept_max: Positive = 10_000
     """Versions kept of a table; the oldest go when a quarter more are there and not too young."""
+    versions_kept_bytes_max: Positive = 1 << 30
+    """Bytes of their manifests, likewise. With stable row ids each insert adds some 22 bytes to the
+    manifests of all later versions, in which Lance notes the version that a row was made in."""
     versions_grace_s: Seconds = 3_600
     """No version is deleted sooner than this after the next one was made: reads and refreshes of it
     may be under way."""

@@ -44,6 +44,7 @@ from serve_app.wire.tables import (
     RestoreTableRequest,
     RestoreTableResponse,
     TableExistsRequest,
+    check_properties,
     new_table,
 )
 from udtf.view_record import PRIVATE_METADATA
@@ -87,7 +88,7 @@ async def declare_table(call: OnObject, body: DeclareTableRequest) -> DeclareTab
     table = call.table(Right.WRITE)
     if body.location is not None:
         call.require_on_root(Right.MANAGE)
-    properties = check_map(body.properties, "properties", call.limits)
+    properties = check_properties(body.properties, call.limits)
     record = await call.catalog.declare_table(table.id, body.location, properties)
     return DeclareTableResponse.of(record)
 
@@ -99,7 +100,7 @@ async def register_table(call: OnObject, body: RegisterTableRequest) -> Register
     table = call.table(Right.WRITE)
     # The folder may be another table's, which the grants of that one would no longer guard.
     call.require_on_root(Right.MANAGE)
-    properties = check_map(body.properties, "properties", call.limits)
+    properties = check_properties(body.properties, call.limits)
     record = await call.catalog.register_table(
         table.id, body.location, properties, overwrite=mode is RegisterMode.OVERWRITE
     )

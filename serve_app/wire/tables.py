@@ -1,6 +1,7 @@
 """Tables on the wire."""
 
 import json
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import PurePosixPath
 from urllib.parse import quote
@@ -275,10 +276,23 @@ def new_table(
     """
     if _parse_map(storage_options, "storage_options"):
         raise Unsupported("storage_options are set by the deployment; leave the parameter out")
-    asked = check_map(_parse_map(properties, "properties"), "properties", limits)
+    asked = check_properties(_parse_map(properties, "properties"), limits)
     return NewTable(
         table, asked, stable_row_ids=_stable_row_ids(asked.get(STABLE_ROW_IDS_PROPERTY))
     )
+
+
+def check_properties(
+    properties: Mapping[str, str] | None, limits: LimitSettings
+) -> Mapping[str, str]:
+    """The properties of a table that is to be.
+
+    Raises:
+        InvalidInput: they are too many or too long, or one has a value that cannot be.
+    """
+    asked = check_map(properties, "properties", limits)
+    _stable_row_ids(asked.get(STABLE_ROW_IDS_PROPERTY))
+    return asked
 
 
 def _parse_map(text: str | None, field: str) -> dict[str, str]:

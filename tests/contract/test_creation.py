@@ -5,6 +5,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -373,3 +374,25 @@ async def test_a_creation_that_is_refused_before_its_rows_is_refused(
                 await create(server, table, new_key())
             assert not isinstance(refused.value, OutcomeUnknown)
     assert data_files(settings) == 0
+
+
+@pytest.mark.parametrize("by_default", [True, False])
+@pytest.mark.parametrize("asked", [None, "true", "false"])
+@pytest.mark.parametrize("table", [ROOT_TABLE, NESTED_TABLE])
+async def test_row_ids_are_stable_as_asked_or_as_set(
+    tmp_path: Path, table: TableRef, asked: str | None, by_default: bool
+) -> None:
+    storage = {"root": str(tmp_path / "root"), "stable_row_ids": by_default}
+    server = Server.local(make_settings(tmp_path, storage=storage))
+    if table is NESTED_TABLE:
+        await server.catalog(DATABASE).create_namespace(ObjectId(("ns",)), CreateMode.CREATE, {})
+    properties = {} if asked is None else {"lance.stable_row_ids": asked}
+    await make_table(server, table, ROWS, properties=properties)
+    other = TableRef(DATABASE, ObjectId((*table.id.parts[:-1], "declared")))
+    await server.catalog(DATABASE).declare_table(other.id, None, properties)
+    await server.insert_rows(other, None, InsertMode.APPEND, new_key(), ipc(ROWS))
+    for made in (table, other):
+        record = await server.catalog(DATABASE).find_table(made.id)
+        wanted = by_default if asked is None else asked == "true"
+        assert lance.dataset(record.location.uri).has_stable_row_ids == wanted
+    await server.close()

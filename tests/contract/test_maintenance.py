@@ -168,9 +168,10 @@ async def test_rows_are_written_anew_few_times(tmp_path: Path) -> None:
     await server.close()
 
 
-async def test_old_versions_go_and_those_with_a_tag_stay(tmp_path: Path) -> None:
-    limits = {"versions_kept_max": 40, "versions_grace_s": 0.001}
-    server = Server.local(of(tmp_path, **limits))
+@pytest.mark.parametrize("limit", ["versions_kept_max", "versions_kept_bytes_max"])
+async def test_old_versions_go_and_those_with_a_tag_stay(tmp_path: Path, limit: str) -> None:
+    bound = {"versions_kept_max": 40, "versions_kept_bytes_max": 200_000}[limit]
+    server = Server.local(of(tmp_path, versions_grace_s=0.001, **{limit: bound}))
     await make_table(server, T, one(0))
     for number in range(1, 30):
         await insert(server, number)

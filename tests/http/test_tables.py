@@ -133,6 +133,16 @@ def test_register_echoes_the_location(
     assert client.server.last == (table_id("t"), "x.lance", {"a": "b"}, overwrite)
 
 
+@pytest.mark.parametrize("operation", ["declare", "register"])
+def test_choices_that_cannot_be_are_refused_before_a_name_is_given(
+    client: HttpClient, operation: str
+) -> None:
+    wrong = {"lance.stable_row_ids": "no"}
+    body = {"properties": wrong} | ({"location": "x.lance"} if operation == "register" else {})
+    assert_problem(client.post(f"/v1/table/t/{operation}", body), 400, 13, "'true' or 'false'")
+    assert not client.server.calls
+
+
 @pytest.mark.parametrize(
     "body", [{}, {"location": None}, {"location": 1}, {"location": "x", "mode": "ExistOk"}]
 )

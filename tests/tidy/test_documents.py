@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
+from cluster.settings import Settings
 from serve_app.app import ROUTERS
 from serve_app.routing import NOT_BUILT
 from tests.tidy.source_files import PACKAGES, ROOT, python_files, text_files
@@ -54,3 +55,16 @@ def test_readme_lists_the_operations_that_are_not_built() -> None:
     }
     text = (ROOT / "README.md").read_text().partition("answer 406")[2].partition("\n- ")[0]
     assert set(re.findall(r"`([A-Z]\w+)`", text)) == not_built
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    code = "\n".join(
+        path.read_text() for path in python_files(*PACKAGES) if path.name != "settings.py"
+    )
+    unread = [
+        f"{section}.{name}"
+        for section, field in Settings.model_fields.items()
+        for name in field.annotation.model_fields  # type: ignore[union-attr]
+        if not re.search(rf"\b_?(settings|limits|{section})\.{name}\b", code)
+    ]
+    assert not unread
