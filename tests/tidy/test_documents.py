@@ -64,7 +64,7 @@ def test_every_setting_is_read_somewhere() -> None:
     unread = [
         f"{section}.{name}"
         for section, field in Settings.model_fields.items()
-        for name in field.annotation.model_fields  # type: ignore[union-attr]
+        for name in field.annotation.model_fields
         if not re.search(rf"\b_?(settings|limits|{section})\.{name}\b", code)
     ]
     assert not unread
