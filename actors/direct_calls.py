@@ -35,6 +35,8 @@ _LENGTH = struct.Struct("<Q")
 _SECRET_BYTES = 32
 # A stranger may not hold a connection for longer.
 _SECRET_TIMEOUT_S = 10.0
+# In the place of a call's number: what is not answered by now was not done, nor will be.
+_GOODBYE = -1
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -55,7 +57,8 @@ class CallServer:
         self._door: Door | None = None
         self._opening = asyncio.Lock()
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._answers: set[asyncio.Task[None]] = set()
 
     async def door(self) -> Door | None:
         """Where it takes calls; None on a system without sockets that have no file."""
@@ -71,21 +74,40 @@ class CallServer:
 
     async def close(self) -> None:
         """Take no more calls, and answer none of those under way."""
+        for answer in list(self._answers):
+            answer.cancel()
+        for writer in await self._stop_reading():
+            writer.close()
+
+    async def leave(self) -> None:
+        """Take no more calls, answer those under way, and tell callers that this was all."""
+        for writer in await self._stop_reading():
+            with suppress(ConnectionError):
+                await _send(writer, _pickled((_GOODBYE, False, None)))
+            writer.close()
+
+    async def _stop_reading(self) -> list[asyncio.StreamWriter]:
+        """The connections that were open, when every call that was read is over."""
         if self._server is not None:
             self._server.close()
-        for task in list(self._tasks):
+        connections, self._connections = self._connections, {}
+        for task in connections:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.gather(*self._answers, return_exceptions=True)
+        return list(connections.values())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._keep(task)
+        self._connections[task] = writer
         try:
             if await self._is_known(reader):
                 while True:
                     call = _unpickled(await _receive(reader))
-                    self._keep(asyncio.create_task(self._answer(call, writer)))
+                    answer = asyncio.create_task(self._answer(call, writer))
+                    self._answers.add(answer)
+                    answer.add_done_callback(self._answers.discard)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             # The caller has left, or this server is closed.
             return
@@ -93,11 +115,9 @@ class CallServer:
             # The caller learns that the owner is lost to it.
             logger.exception("a call could not be read")
         finally:
-            writer.close()
-
-    def _keep(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            # Whoever stops the reading of all closes what was open.
+            if self._connections.pop(task, None) is not None:
+                writer.close()
 
     async def _is_known(self, reader: asyncio.StreamReader) -> bool:
         assert self._door is not None
@@ -132,6 +152,7 @@ class CallClient:
         self._writer = writer
         self._numbers = count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._has_left = False
         self._receiving = asyncio.create_task(self._receive_answers())
 
     @staticmethod
@@ -162,7 +183,7 @@ class CallClient:
         """Call a method of the other process's owner.
 
         Raises:
-            OwnerGone: the connection was over, and nothing was done.
+            OwnerGone: the connection was over, or the owner left, and nothing was done.
             OwnerLost: it ended meanwhile, and the outcome is unknown.
             DestrierError: the method's own.
         """
@@ -188,6 +209,9 @@ class CallClient:
         try:
             while True:
                 number, is_success, outcome = _unpickled(await _receive(self._reader))
+                if number == _GOODBYE:
+                    self._has_left = True
+                    return
                 waiting = self._waiting.get(number)
                 # A caller that has left awaits none.
                 if waiting is None or waiting.done():
@@ -202,7 +226,11 @@ class CallClient:
             self._writer.close()
             for waiting in self._waiting.values():
                 if not waiting.done():
-                    waiting.set_exception(OwnerLost("the owner died"))
+                    waiting.set_exception(
+                        OwnerGone("the owner has ended")
+                        if self._has_left
+                        else OwnerLost("the owner died")
+                    )
 
 
 def _pickled(message: tuple[Any, ...]) -> bytes:

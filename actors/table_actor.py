@@ -51,6 +51,12 @@ class TableProcess:
         """Which life of which table it owns; None of one that waits for a table."""
         return self._held
 
+    async def retire(self) -> None:
+        """Finish what is being committed, refuse the rest, and be called no more past Ray."""
+        if self._table is not None:
+            await self._table.retire()
+        await self._direct.leave()
+
     async def door(self) -> Door | None:
         """Where `call` can be called past Ray, by processes on the same machine."""
         return await self._direct.door()

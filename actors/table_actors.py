@@ -84,9 +84,9 @@ class RayTableOwners:
     async def look(self) -> None:
         """End the owners that are idle, and those whose worker hangs: another one takes over."""
         for life, owner in list(self._owners.items()):
-            if await self._ask(owner, "must_be_replaced"):
+            if await self._ask(owner, owner.actor.call.remote("must_be_replaced")):
                 self._kill(life)
-            elif (await self._ask(owner, "idle_s") or 0) > self._settings.actors.idle_s:
+            elif (await self._idle_s(owner) or 0) > self._settings.actors.idle_s:
                 await self._end(life)
         now_s = asyncio.get_running_loop().time()
         if self._spare is not None and now_s - self._used_s > self._settings.actors.spare_s:
@@ -176,14 +176,14 @@ class RayTableOwners:
             return
         # One that is dead or hangs cannot be asked; its successor reads the mark in the table's
         # folder.
-        await self._ask(owner, "retire")
+        await self._ask(owner, owner.actor.retire.remote())
         if self._owners.get(life) is owner:
             self._kill(life)
 
     async def _make_room(self) -> None:
         idle: list[tuple[float, _Life]] = []
         for life, owner in list(self._owners.items()):
-            idle_s = await self._ask(owner, "idle_s")
+            idle_s = await self._idle_s(owner)
             if idle_s:
                 idle.append((idle_s, life))
         if not idle:
@@ -193,10 +193,14 @@ class RayTableOwners:
             )
         await self._end(max(idle, key=lambda found: found[0])[1])
 
-    async def _ask(self, owner: _Owner, method: str) -> Any:
+    async def _idle_s(self, owner: _Owner) -> float | None:
+        idle_s: float | None = await self._ask(owner, owner.actor.call.remote("idle_s"))
+        return idle_s
+
+    async def _ask(self, owner: _Owner, answer: Any) -> Any:
         """The answer of an owner; None if it hangs, or is dead and then forgotten."""
         try:
-            return await asyncio.wait_for(owner.actor.call.remote(method), _CALL_TIMEOUT_S)
+            return await asyncio.wait_for(answer, _CALL_TIMEOUT_S)
         except ray.exceptions.RayActorError:
             for life, known in list(self._owners.items()):
                 if known is owner:

@@ -165,3 +165,23 @@ async def test_strangers_are_sent_away_unheard(door: Door, echo: Echo, sent: byt
 
 def test_the_secret_is_not_shown() -> None:
     assert "s3cret" not in repr(Door("address", b"s3cret"))
+
+
+async def test_one_that_leaves_answers_what_is_under_way_and_says_that_the_rest_was_not_done(
+    echo: Echo, server: CallServer, client: CallClient
+) -> None:
+    under_way = asyncio.create_task(client.call("wait"))
+    await echo.was_called.wait()
+    leaving = asyncio.create_task(server.leave())
+    await asyncio.sleep(0.05)
+    echo.was_called.clear()
+    # The connection is still there, but nobody reads what is sent.
+    too_late = asyncio.create_task(client.call("say"))
+    await asyncio.sleep(0.05)
+    assert not too_late.done()
+    echo.may_answer.set()
+    assert await under_way == ("wait", (), {})
+    with pytest.raises(OwnerGone):
+        await too_late
+    await leaving
+    assert client.is_over and not echo.was_called.is_set()
