@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class Actor:
         self.calls: list[str] = []
         self.hold = Method(self._hold)
         self.call = Method(self._call)
+        self.retire = Method(partial(self._call, "retire"))
 
     async def _hold(self, table: TableRef, location: TableLocation) -> bool:
         self.asked_to_hold.set()
