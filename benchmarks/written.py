@@ -1,12 +1,12 @@
 """Measure inserts into tables that were written before, beside Lance's own REST server.
 
-    python -m benchmarks.written [--rounds N] [--seconds S] [--quick]
+    python -m benchmarks.written [--rounds N] [--seconds S] [--quick] [--only NAME]
 
-Inserts of one row, one after another into one table, and at once into many, of tables that hold
-ever more earlier inserts; both servers in turns, in one run on one machine. Beside those into many
-new tables pylance alone does the same in processes of its own, without a server. Rows are compared
-with what was acknowledged. The last line of the output is JSON; the exit code is 1 if Destrier gave
-a wrong answer or lost or doubled a row.
+Inserts of one row, one after another and many at once into one table, and at once into many, of
+tables that hold ever more earlier inserts; both servers in turns, in one run on one machine. Beside
+those into many new tables pylance alone does the same in processes of its own, without a server.
+Rows are compared with what was acknowledged. The last line of the output is JSON; the exit code is
+1 if Destrier gave a wrong answer or lost or doubled a row.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from benchmarks.tables import Tables, insert_request
 
 # Earlier inserts of each table.
 ONE = (0, 1_000)
+# Tables with a connection each, and connections to one table.
 MANY_TABLES = 32
 MANY = (0, 250, 1_000)
 QUICK = (0, 50)
@@ -78,7 +79,8 @@ class Age:
         is_met = ratio >= RATIO_MIN[self.point.operation, self.point.connections]
         state = "met" if is_met else "MISSED"
         found = [
-            f"{self.point.operation:<14}{self.inserts:>8}{cells}{ratio:>8.2f}  {state}",
+            f"{self.point.operation:<14}{self.point.connections:>6}{self.inserts:>8}{cells}"
+            f"{ratio:>8.2f}  {state}",
             *trouble_lines(self.point),
         ]
         for count, rates in self.bare.items():
@@ -93,23 +95,25 @@ class Age:
 
 
 def measure(
-    measuring: Measuring, table_count: int, ages: Sequence[int], bare: Sequence[Writers] = ()
+    measuring: Measuring,
+    table_count: int,
+    connections: int,
+    ages: Sequence[int],
+    bare: Sequence[Writers] = (),
 ) -> list[Age]:
-    """Inserts of one row on a connection per table, when tables hold so many earlier ones."""
-    both = [
-        Filled(server, [f"written_{table_count}_{n}" for n in range(table_count)])
-        for server in (measuring.destrier, measuring.peer)
-    ]
+    """Inserts of one row, when tables hold so many earlier ones."""
+    names = [f"written_{table_count}_{connections}_{number}" for number in range(table_count)]
+    both = [Filled(server, names) for server in (measuring.destrier, measuring.peer)]
     for filled in both:
         create_inserted(Tables(filled.server), filled.names)
     time.sleep(SETTLE_S)
     operation = "insert" if table_count == 1 else f"insert in {table_count}"
     found = []
     for inserts in ages:
-        age = Age(inserts, Point(operation, table_count))
+        age = Age(inserts, Point(operation, connections))
         for filled in both:
             while filled.inserts < inserts:
-                _send(measuring, filled, Point(operation, table_count))
+                _send(measuring, filled, Point(operation, connections))
         for server in measuring.turns():
             _send(measuring, next(item for item in both if item.server is server), age.point)
             if server is measuring.destrier and inserts == 0:
@@ -137,20 +141,29 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds per age (5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement (2)")
     parser.add_argument("--quick", action="store_true", help="a look: 1 round, few inserts")
+    parser.add_argument("--only", choices=("one", "shared", "many"), help="one part")
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
     cpus = len(os.sched_getaffinity(0))
     with both_servers(rounds, options.seconds) as measuring, ExitStack() as stack:
-        found = measure(measuring, 1, QUICK if options.quick else ONE)
-        bare = [
-            stack.enter_context(bare_commits.writers(measuring.folder / f"by_{n}", n, MANY_TABLES))
-            for n in (cpus, MANY_TABLES)
-        ]
-        found += measure(measuring, MANY_TABLES, QUICK if options.quick else MANY, bare)
+        found = []
+        if options.only in (None, "one"):
+            found += measure(measuring, 1, 1, QUICK if options.quick else ONE)
+        if options.only in (None, "shared"):
+            found += measure(measuring, 1, MANY_TABLES, QUICK if options.quick else ONE)
+        if options.only in (None, "many"):
+            bare = [
+                stack.enter_context(
+                    bare_commits.writers(measuring.folder / f"by_{n}", n, MANY_TABLES)
+                )
+                for n in (cpus, MANY_TABLES)
+            ]
+            ages = QUICK if options.quick else MANY
+            found += measure(measuring, MANY_TABLES, MANY_TABLES, ages, bare)
     is_right = all(age.point.destrier.is_right for age in found)
-    print(f"{'':<22}{'destrier':>27}{'peer':>27}")
+    print(f"{'':<28}{'destrier':>27}{'peer':>27}")
     columns = f"{'/s':>9}{'p50 ms':>9}{'p99 ms':>9}"
-    print(f"{'operation':<14}{'earlier':>8}{columns}{columns}{'ratio':>8}")
+    print(f"{'operation':<14}{'conns':>6}{'earlier':>8}{columns}{columns}{'ratio':>8}")
     for age in found:
         print("\n".join(age.lines()))
     summaries = [age.summary() for age in found]
