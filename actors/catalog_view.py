@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from actors.freshness import TableHandle, TableState, find_manifest, versions_folder
 from actors.incarnation import is_dropped, read_incarnation, sidecar_uri
 from actors.lance_store import file_name
-from actors.model import Page, TableLocation, TableRecord
+from actors.model import STABLE_ROW_IDS_PROPERTY, Page, TableLocation, TableRecord
 from actors.storage import Storage
 from cluster.clock import Clock
 from cluster.errors import InvalidInput, NamespaceNotFound, TableNotFound
@@ -27,7 +27,6 @@ MANIFEST = "__manifest"
 RESERVED = ".lance-reserved"
 DEREGISTERED = ".lance-deregistered"
 ROOT_SUFFIX = ".lance"
-STABLE_ROW_IDS_PROPERTY = "lance.stable_row_ids"
 # Modification times tick every few milliseconds: a folder that changed this recently may change
 # again without showing it.
 _SETTLED_S = 0.05

@@ -9,6 +9,9 @@ from cluster.identifiers import ObjectId
 
 T = TypeVar("T")
 
+# The property of a table that chooses whether it has stable row ids: `true` or `false`.
+STABLE_ROW_IDS_PROPERTY = "lance.stable_row_ids"
+
 
 class CreateMode(StrEnum):
     """What CreateTable and CreateNamespace do when the name is taken."""

@@ -12,12 +12,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from actors.freshness import manifest_path, versions_folder
 from benchmarks.tables import rows
 from cluster import disk
 
 WARM_UP_S = 0.5
-# Manifests are named by how far their version is from this one.
-_NEWEST = (1 << 64) - 1
 
 
 class Writers:
@@ -89,11 +88,11 @@ def _insert(dataset: Any, number: int) -> Any:
     from lance import LanceDataset, LanceOperation
     from lance.fragment import write_fragments
 
-    data, versions = Path(dataset.uri, "data"), Path(dataset.uri, "_versions")
+    data = Path(dataset.uri, "data")
     fragments = write_fragments(rows([number]), dataset, mode="append")
     files = [data / file.path for item in fragments for file in item.data_files()]
     disk.sync([*files, data])
     append = LanceOperation.Append(fragments)
     after = LanceDataset.commit(dataset, append, read_version=dataset.version)
-    disk.sync([versions / f"{_NEWEST - after.version}.manifest", versions])
+    disk.sync([manifest_path(after.uri, None, after.version), versions_folder(after.uri, None)])
     return after

@@ -97,6 +97,14 @@ class Point:
         """Destrier's rate by the peer's before and after, the median over the rounds."""
         return ratio_in_turns(self.destrier.rates, self.peer.rates)
 
+    def wanted(self) -> float | None:
+        """The ratio that it is to reach, if any."""
+        return RATIO_MIN.get((self.operation, self.connections))
+
+    def is_met(self) -> bool:
+        """Whether it reaches that, and every answer of Destrier was right."""
+        return self.ratio() >= (self.wanted() or 0.0) and self.destrier.is_right
+
     def summary(self) -> dict[str, Any]:
         """Everything, for JSON."""
         return {
@@ -186,11 +194,11 @@ class Report:
         """The targets that this run says something about."""
         found = []
         for point in self.points:
-            wanted = RATIO_MIN.get((point.operation, point.connections))
+            wanted = point.wanted()
             if wanted is not None:
                 name = f"{point.operation} at {point.connections} connections, ratio to the peer"
-                is_met = point.ratio() >= wanted and point.destrier.is_right
-                found.append(Target(name, f">= {wanted:g}", round(point.ratio(), 2), is_met))
+                ratio = round(point.ratio(), 2)
+                found.append(Target(name, f">= {wanted:g}", ratio, point.is_met()))
         if self.upload is not None:
             ratio = round(self.upload.ratio(), 2)
             growth_mb = max(round(item.replica_growth_mb, 1) for item in self.upload.rounds)
@@ -225,12 +233,7 @@ class Report:
 
     def text(self) -> str:
         """The table for people."""
-        lines = [
-            f"{'':<24}{'destrier':>30}{'peer':>30}",
-            f"{'operation':<16}{'conns':>6}{'':<2}{'/s':>10}{'p50 ms':>10}{'p99 ms':>10}"
-            f"{'/s':>10}{'p50 ms':>10}{'p99 ms':>10}{'ratio':>8}",
-            *(_point_line(point) for point in self.points),
-        ]
+        lines = [*POINT_HEAD, *(point_line(point) for point in self.points)]
         for point in self.points:
             lines += trouble_lines(point)
         if self.upload is not None:
@@ -245,7 +248,15 @@ class Report:
         return "\n".join(lines)
 
 
-def _point_line(point: Point) -> str:
+POINT_HEAD = (
+    f"{'':<24}{'destrier':>30}{'peer':>30}",
+    f"{'operation':<16}{'conns':>6}{'':<2}{'/s':>10}{'p50 ms':>10}{'p99 ms':>10}"
+    f"{'/s':>10}{'p50 ms':>10}{'p99 ms':>10}{'ratio':>8}",
+)
+
+
+def point_line(point: Point) -> str:
+    """The figures of a point, under POINT_HEAD."""
     cells = "".join(
         f"{median(side.rates):>10.0f}{median(side.p50_ms):>10.2f}{median(side.p99_ms):>10.2f}"
         for side in (point.destrier, point.peer)

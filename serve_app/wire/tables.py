@@ -8,7 +8,14 @@ from urllib.parse import quote
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from actors.model import CreatedTable, DroppedTable, NewTable, TableDescription, TableRecord
+from actors.model import (
+    STABLE_ROW_IDS_PROPERTY,
+    CreatedTable,
+    DroppedTable,
+    NewTable,
+    TableDescription,
+    TableRecord,
+)
 from cluster.errors import InvalidInput, Unsupported
 from cluster.identifiers import ObjectId
 from cluster.settings import LimitSettings
@@ -24,8 +31,6 @@ from serve_app.wire.base import (
     check_map,
 )
 from serve_app.wire.schemas import JsonArrowSchema
-
-STABLE_ROW_IDS_PROPERTY = "lance.stable_row_ids"
 
 _STRING_MAP: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
 
