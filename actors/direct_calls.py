@@ -7,7 +7,8 @@ row is one such call.
 A frame is its length in bytes (8, little endian) and a pickle: of a call its number, the method,
 the arguments and the keywords; of an answer the number, whether the call succeeded, and what it
 returned or raised. Nothing is unpickled of whoever has not sent the secret first, which Ray carries
-between the two. The socket has no file: it ends with its process.
+between the two. The first frame of a server is a welcome, and its last a goodbye, if it can say
+one. The socket has no file: it ends with its process.
 """
 
 import asyncio
@@ -23,7 +24,9 @@ import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from actors.owner_errors import OwnerGone, OwnerLost
@@ -35,18 +38,36 @@ _LENGTH = struct.Struct("<Q")
 _SECRET_BYTES = 32
 # A stranger may not hold a connection for longer.
 _SECRET_TIMEOUT_S = 10.0
-# In the place of a call's number: what is not answered by now was not done, nor will be.
-_GOODBYE = -1
+# In the place of a call's number: calls are taken from now on.
+_WELCOME = -1
+# What is not answered by now was not done, nor will be.
+_GOODBYE = -2
 
 Call = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where a process takes calls, of use on its own machine alone."""
+    """Where a process takes calls."""
 
+    place: str
     address: str
     secret: bytes = field(repr=False)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it can be reached from this process, for as long as the other one lives."""
+        return self.place == _place()
+
+
+@cache
+def _place() -> str | None:
+    """Which processes share sockets that have no file: those of one network namespace
+    (network_namespaces(7)), of one boot of a machine. None where there are no such sockets."""
+    if sys.platform != "linux":
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {Path('/proc/self/ns/net').readlink()}"
 
 
 class CallServer:
@@ -58,14 +79,16 @@ class CallServer:
         self._opening = asyncio.Lock()
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._is_over = False
         self._answers: set[asyncio.Task[None]] = set()
 
     async def door(self) -> Door | None:
         """Where it takes calls; None on a system without sockets that have no file."""
         async with self._opening:
-            if self._door is None and sys.platform == "linux":
+            place = _place()
+            if self._door is None and place is not None:
                 address = f"\0destrier-{os.getpid()}-{secrets.token_hex(8)}"
-                door = Door(address, secrets.token_bytes(_SECRET_BYTES))
+                door = Door(place, address, secrets.token_bytes(_SECRET_BYTES))
                 listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 listening.bind(door.address)
                 self._server = await asyncio.start_unix_server(self._serve, sock=listening)
@@ -74,13 +97,19 @@ class CallServer:
 
     async def close(self) -> None:
         """Take no more calls, and answer none of those under way."""
+        if self._server is not None:
+            self._server.close()
         for answer in list(self._answers):
             answer.cancel()
         for writer in await self._stop_reading():
             writer.close()
 
     async def leave(self) -> None:
-        """Take no more calls, answer those under way, and tell callers that this was all."""
+        """Take no more calls, answer those under way, and tell callers that this was all.
+
+        Who connects from now on is sent away; asyncio would forget one that does as the socket is
+        closed (3.11).
+        """
         for writer in await self._stop_reading():
             with suppress(ConnectionError):
                 await _send(writer, _pickled((_GOODBYE, False, None)))
@@ -88,8 +117,7 @@ class CallServer:
 
     async def _stop_reading(self) -> list[asyncio.StreamWriter]:
         """The connections that were open, when every call that was read is over."""
-        if self._server is not None:
-            self._server.close()
+        self._is_over = True
         connections, self._connections = self._connections, {}
         for task in connections:
             task.cancel()
@@ -102,7 +130,8 @@ class CallServer:
         assert task is not None
         self._connections[task] = writer
         try:
-            if await self._is_known(reader):
+            if await self._is_known(reader) and not self._is_over:
+                await _send(writer, _pickled((_WELCOME, True, None)))
                 while True:
                     call = _unpickled(await _receive(reader))
                     answer = asyncio.create_task(self._answer(call, writer))
@@ -157,21 +186,28 @@ class CallClient:
 
     @staticmethod
     async def connect(door: Door) -> "CallClient":
-        """Connect, from the same machine.
+        """Connect, from where the door is.
 
         Raises:
-            OSError: nobody takes calls there.
+            OwnerGone: nobody takes calls there any more.
+            OSError: no connection can be made.
         """
-        # Connected here: uvloop cuts such an address at its first byte, which is zero.
-        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connected.setblocking(False)
         try:
-            await asyncio.get_running_loop().sock_connect(connected, door.address)
-            reader, writer = await asyncio.open_unix_connection(sock=connected)
+            reader, writer = await _connected(door.address)
+        except ConnectionError as error:
+            raise OwnerGone("the owner has ended") from error
+        try:
+            writer.write(door.secret)
+            number, *_ = _unpickled(await _receive(reader))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            number = _GOODBYE
         except BaseException:
-            connected.close()
+            writer.close()
             raise
-        writer.write(door.secret)
+        if number != _WELCOME:
+            # It leaves, and reads no calls of this connection.
+            writer.close()
+            raise OwnerGone("the owner has ended")
         return CallClient(reader, writer)
 
     @property
@@ -231,6 +267,18 @@ class CallClient:
                         if self._has_left
                         else OwnerLost("the owner died")
                     )
+
+
+async def _connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    # Connected here: uvloop cuts such an address at its first byte, which is zero.
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connected.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(connected, address)
+        return await asyncio.open_unix_connection(sock=connected)
+    except BaseException:
+        connected.close()
+        raise
 
 
 def _pickled(message: tuple[Any, ...]) -> bytes:

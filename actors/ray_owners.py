@@ -95,7 +95,6 @@ class _TableOwner:
         self._clients = clients
         self._door: Door | None = None
         self._is_asked = False
-        self._was_reached = False
 
     async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method of the table.
@@ -110,44 +109,58 @@ class _TableOwner:
             except OwnerLost as error:
                 raise OwnerGone("the owner has ended") from error
             self._is_asked = True
-        client = None if self._door is None else await self._clients.of(self._door)
-        if client is None and self._was_reached:
-            raise OwnerGone("the owner has ended")
+        client = await self._client()
         if client is None:
-            # Another machine's, or one that has ended, of which Ray knows.
-            self._door = None
+            # Of an owner that ended, Ray cannot tell whether it was with the call or before.
             return await self._owner.call("call", method, *arguments, **keywords)
-        self._was_reached = True
         return await client.call(method, *arguments, **keywords)
+
+    async def _client(self) -> CallClient | None:
+        """The connection past Ray; None where there can be none."""
+        if self._door is None or not self._door.is_here:
+            return None
+        try:
+            return await self._clients.of(self._door)
+        except OSError:
+            return None
 
 
 class _Clients:
     """The connections of this process to table actors; each ends with its actor at the latest."""
 
     def __init__(self) -> None:
-        self._clients: dict[Door, CallClient] = {}
-        self._connecting = asyncio.Lock()
+        self._clients: dict[Door, asyncio.Task[CallClient]] = {}
 
-    async def of(self, door: Door) -> CallClient | None:
-        """The connection to a door; None if nobody is there."""
+    async def of(self, door: Door) -> CallClient:
+        """The connection to a door.
+
+        Raises:
+            OwnerGone: nobody is there any more.
+            OSError: no connection can be made.
+        """
         client = self._clients.get(door)
-        if client is not None and not client.is_over:
-            return client
-        async with self._connecting:
-            self._clients = {at: it for at, it in self._clients.items() if not it.is_over}
-            client = self._clients.get(door)
-            if client is None:
-                try:
-                    client = self._clients[door] = await CallClient.connect(door)
-                except OSError:
-                    return None
-            return client
+        if client is None or _is_over(client):
+            self._clients = {at: it for at, it in self._clients.items() if not _is_over(it)}
+            client = self._clients[door] = asyncio.create_task(CallClient.connect(door))
+        # Others wait for it too.
+        return await asyncio.shield(client)
 
     async def close(self) -> None:
         """End them all."""
         for client in self._clients.values():
-            await client.close()
+            client.cancel()
+        found = await asyncio.gather(*self._clients.values(), return_exceptions=True)
+        for connected in found:
+            if isinstance(connected, CallClient):
+                await connected.close()
         self._clients.clear()
+
+
+def _is_over(client: "asyncio.Task[CallClient]") -> bool:
+    """Whether connecting has failed, or the connection has ended."""
+    if not client.done():
+        return False
+    return client.cancelled() or client.exception() is not None or client.result().is_over
 
 
 class _JobsOwner:

@@ -195,16 +195,18 @@ class Tables:
         waiting = dict(enumerate(items))
         while waiting:
             try:
-                answers = await self._send(errand, table, "append", list(waiting.values()))
-                found |= zip(waiting, answers, strict=True)
+                sent = await self._send(errand, table, "append", list(waiting.values()))
+                answers = dict(zip(waiting, sent, strict=True))
                 # An owner left with these still waiting: the next one takes them.
-                waiting = {n: i for n, i in waiting.items() if isinstance(found[n], OwnerGone)}
+                left = {n for n, answer in answers.items() if isinstance(answer, OwnerGone)}
+                found |= {n: errand.told(answers[n]) for n in answers.keys() - left}
+                waiting = {n: item for n, item in waiting.items() if n in left}
                 if waiting:
                     await self._wait_for_next(errand, table)
             except DestrierError as error:
                 found |= dict.fromkeys(waiting, error)
                 break
-        return [errand.told(found[n]) for n in range(len(items))]
+        return [found[n] for n in range(len(items))]
 
 
 @dataclass(slots=True)

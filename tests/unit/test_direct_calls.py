@@ -134,7 +134,7 @@ async def test_nobody_is_behind_the_door_of_one_that_has_ended(
     server: CallServer, door: Door
 ) -> None:
     await server.close()
-    with pytest.raises(OSError):
+    with pytest.raises(OwnerGone):
         await CallClient.connect(door)
 
 
@@ -145,6 +145,8 @@ async def test_a_frame_that_cannot_be_read_ends_the_connection(
     stranger.connect(door.address)
     reader, writer = await asyncio.open_unix_connection(sock=stranger)
     writer.write(door.secret + (4).to_bytes(8, "little") + b"none")
+    welcome = int.from_bytes(await reader.readexactly(8), "little")
+    assert len(await reader.readexactly(welcome)) == welcome
     assert await reader.read() == b""
     writer.close()
     assert "UnpicklingError" in caplog.text
@@ -164,7 +166,7 @@ async def test_strangers_are_sent_away_unheard(door: Door, echo: Echo, sent: byt
 
 
 def test_the_secret_is_not_shown() -> None:
-    assert "s3cret" not in repr(Door("address", b"s3cret"))
+    assert "s3cret" not in repr(Door("place", "address", b"s3cret"))
 
 
 async def test_one_that_leaves_answers_what_is_under_way_and_says_that_the_rest_was_not_done(
@@ -185,3 +187,25 @@ async def test_one_that_leaves_answers_what_is_under_way_and_says_that_the_rest_
         await too_late
     await leaving
     assert client.is_over and not echo.was_called.is_set()
+
+
+@pytest.mark.parametrize("turns", range(16))
+async def test_a_caller_that_connects_while_one_leaves_is_answered_or_has_done_nothing(
+    echo: Echo, server: CallServer, door: Door, turns: int
+) -> None:
+    async def connect_and_call() -> Any:
+        client = await CallClient.connect(door)
+        try:
+            return await client.call("say")
+        finally:
+            await client.close()
+
+    calling = asyncio.create_task(connect_and_call())
+    # Both sides run in this loop.
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await server.leave()
+    try:
+        assert await calling == ("say", (), {})
+    except OwnerGone:
+        assert not echo.was_called.is_set()

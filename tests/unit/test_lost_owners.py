@@ -129,6 +129,9 @@ async def test_a_table_that_was_dropped_is_not_there_whatever_a_lost_owner_did(
     gone = TableNotFound("table t is not there")
     with pytest.raises(TableNotFound):
         await tables_of(Script(LOST, gone), clock, dropped=True).call(T, "delete", "key")
+    # Of one insert of a batch as of any other call.
+    dropped = tables_of(Script(LOST, gone), clock, dropped=True)
+    assert await dropped._send_batch(T, [item("a")]) == [gone]
     # Of another error it says nothing.
     with pytest.raises(OutcomeUnknown):
         await tables_of(Script(LOST, FULL), clock, dropped=True).call(T, "delete", "key")
