@@ -122,6 +122,8 @@ class _TableOwner:
         try:
             return await self._clients.of(self._door)
         except OSError:
+            # From now on by Ray, which needs no new connection.
+            self._door = None
             return None
 
 

@@ -1,6 +1,7 @@
 """Table actors come with the first write, go when they are idle, and are never too many."""
 
 import asyncio
+import errno
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 import ray
 
+from actors import direct_calls
 from actors.direct_calls import CallClient, Door
 from actors.model import LATEST, InsertMode
 from actors.server import Server
@@ -113,23 +115,27 @@ async def test_a_table_is_given_the_process_that_waits_and_another_when_that_die
     await until(lambda: len(table_actors(settings)) == 1)
 
 
-async def test_a_table_of_another_machine_is_written_through_ray(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("place", "tries"), [("another machine", 0), (None, 1)])
+async def test_a_table_that_cannot_be_reached_otherwise_is_written_through_ray(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, place: str | None, tries: int
 ) -> None:
     doors: list[Door] = []
 
     async def out_of_reach(door: Door) -> CallClient:
         doors.append(door)
-        raise ConnectionRefusedError
+        raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(CallClient, "connect", out_of_reach)
+    if place is not None:
+        # Of this process; the owner's is what it was.
+        monkeypatch.setattr(direct_calls, "_place", lambda: place)
     server = Server.on_ray(settings)
     await make_table(server, ref("t"), ROWS)
     await insert(server, ref("t"))
     await insert(server, ref("t"))
     assert (await server.count_rows(ref("t"), LATEST, None, None)).count == 3
     # It is not tried again.
-    assert len(doors) == 1
+    assert len(doors) == tries
 
 
 async def test_a_catalog_that_is_started_again_knows_the_owners_of_the_last_one(
