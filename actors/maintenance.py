@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
+import lance
 from lance.optimize import Compaction
 
 from actors.freshness import TableHandle, manifest_version, versions_folder
-from actors.lance_store import branch_uri, commit_compaction, sync_data_files
+from actors.guards import text_metadata
+from actors.lance_store import branch_uri, commit, commit_compaction, sync_data_files
 from actors.lanes import Lane
+from actors.row_versions import with_fewer_runs
 from actors.staging import has_blobs
 from actors.storage import Storage
 from cluster.clock import Clock
@@ -28,6 +31,7 @@ from cluster.errors import DestrierError
 from cluster.identifiers import ObjectId
 from cluster.settings import MaintenanceSettings
 from udtf.lance_errors import translate
+from udtf.view_record import is_view
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +45,11 @@ _CLEANED_MIN = 256
 # Versions are listed again when an eighth as many as stayed have been made since: the listing takes
 # 5 us for each that is there.
 _LISTED_SHARE = 8
+
+# Past so many times the bytes that manifests may have, a full disk is worse than a refresh that has
+# to begin again: of what is over, versions are kept for as long as requests take at most.
+_FAR_TOO_MANY = 16
+_SHORT_GRACE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,14 @@ class Small:
     kept: tuple[int, ...]
     target_rows: int
     bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Fragments of one version, the same but for the versions that are noted of their rows."""
+
+    dataset: Any
+    fragments: list[Any]
 
 
 class Committed(Protocol):
@@ -144,9 +161,16 @@ class Maintenance:
 
     async def _clean(self, main: Branch) -> None:
         version = self._counts[None].version
-        if version >= self._clean_from_version:
-            stay = await self._lane.run(clean, main, self._settings, self._clock)
-            self._clean_from_version = version + stay // _LISTED_SHARE
+        if version < self._clean_from_version:
+            return
+        there, stay = await self._lane.run(clean, main, self._settings, self._clock)
+        self._clean_from_version = version + stay // _LISTED_SHARE
+        if stay < there:
+            # An update in between would change the same fragments.
+            async with self._rewriting:
+                noted = await self._lane.run(find_noted, main)
+                if noted is not None:
+                    await self._commit_lane.run(commit_noted, main, noted)
 
     async def _join(self, branch: Branch, committed: Committed) -> bool:
         """One run; says whether there may be more to do."""
@@ -252,9 +276,9 @@ def _bytes(fragment: Any) -> float:
     return float(written * fragment.num_rows / max(1, fragment.physical_rows))
 
 
-def clean(main: Branch, settings: MaintenanceSettings, clock: Clock) -> int:
+def clean(main: Branch, settings: MaintenanceSettings, clock: Clock) -> tuple[int, int]:
     """Delete versions that are old, or too many, with the files that only they name; how many
-    stay.
+    there were, and how many stay.
 
     Versions with a tag stay, and all of a table that has branches: a branch reads files of the
     version it was made from. Blocks.
@@ -263,16 +287,40 @@ def clean(main: Branch, settings: MaintenanceSettings, clock: Clock) -> int:
         DestrierError: translated; some may be gone.
     """
     old, kept = _old_versions(main, settings, clock)
+    there = len(old) + kept
     if len(old) < max(_CLEANED_MIN, kept // 4):
-        return len(old) + kept
+        return there, there
     dataset = main.handle.latest().dataset
     try:
         if dataset.branches.list():
-            return len(old) + kept
+            return there, there
         dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
     except BaseException as error:
         raise translate(error, context="version") from error
-    return kept
+    return there, kept
+
+
+def find_noted(main: Branch) -> Noted | None:
+    """What a manifest may say more shortly now that versions are gone; None if it is not worth it,
+    or the table is a view, whose commits are refreshes. Blocks."""
+    dataset = main.handle.latest().dataset
+    if is_view(text_metadata(dataset.schema)):
+        return None
+    names = main.storage.listing(versions_folder(main.uri, None)).names
+    versions = [version for name in names if (version := manifest_version(name)) is not None]
+    fragments = with_fewer_runs([item.metadata for item in dataset.get_fragments()], versions)
+    return Noted(dataset, fragments) if fragments else None
+
+
+def commit_noted(main: Branch, noted: Noted) -> None:
+    """Make a version whose manifest says it. Blocks.
+
+    Raises:
+        CommitConflict: another program changed the same fragments.
+    """
+    operation = lance.LanceOperation.Update(updated_fragments=noted.fragments)
+    committed, _ = commit(noted.dataset, main.uri, None, operation, {}, main.storage)
+    main.handle.replace(committed)
 
 
 def _old_versions(
@@ -290,21 +338,24 @@ def _old_versions(
             made[version] = (size, modified_ms)
     versions = sorted(made)
     now_ms = clock.time() * 1000
-    too_many = _too_many([made[version][0] for version in versions], settings)
+    sizes = [made[version][0] for version in versions]
+    bytes_max = settings.versions_kept_bytes_max
+    too_many = _too_many(sizes, settings.versions_kept_max, bytes_max)
+    far_too_many = _too_many(sizes, len(sizes), _FAR_TOO_MANY * bytes_max)
     old = []
     for place, (version, later) in enumerate(pairwise(versions)):
         age_s = (now_ms - made[later][1]) / 1000
         kept_s = settings.versions_grace_s if place < too_many else settings.versions_kept_s
-        if age_s > kept_s:
+        if age_s > (min(kept_s, _SHORT_GRACE_S) if place < far_too_many else kept_s):
             old.append(version)
     return old, len(versions) - len(old)
 
 
-def _too_many(sizes: Sequence[int], settings: MaintenanceSettings) -> int:
+def _too_many(sizes: Sequence[int], count_max: int, bytes_max: int) -> int:
     """How many versions, of manifests of these bytes, oldest first, are over a bound."""
     total = 0
     for kept, size in enumerate(reversed(sizes)):
         total += size
-        if kept >= settings.versions_kept_max or total > settings.versions_kept_bytes_max:
+        if kept >= count_max or total > bytes_max:
             return len(sizes) - kept
     return 0

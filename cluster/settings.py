@@ -198,11 +198,11 @@ class MaintenanceSettings(Section):
     versions_kept_max: Positive = 10_000
     """Versions kept of a table; the oldest go when a quarter more are there and not too young."""
     versions_kept_bytes_max: Positive = 1 << 30
-    """Bytes of their manifests, likewise. With stable row ids each commit adds some 22 bytes to the
-    manifests of all later versions, in which Lance notes the version that a row was made in."""
+    """Bytes of their manifests, likewise. With stable row ids each version that is there adds some
+    22 bytes to all later manifests, in which Lance notes the version that a row was made in."""
     versions_grace_s: Seconds = 3_600
-    """No version is deleted sooner than this after the next one was made: reads and refreshes of it
-    may be under way."""
+    """No version is deleted sooner than this after the next one was made, as reads and refreshes of
+    it may be under way; past 16 times the bytes above, not sooner than after 300 s."""
 
 
 class EngineSettings(Section):

@@ -198,6 +198,44 @@ async def test_old_versions_go_and_those_with_a_tag_stay(tmp_path: Path, limit: 
     await server.close()
 
 
+async def test_versions_of_rows_are_told_apart_by_those_that_are_there_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or each insert would make the manifest of every later one longer."""
+    monkeypatch.setattr(maintenance, "_SIZES", (16, 128))
+    server = Server.local(of(tmp_path, versions_grace_s=0.001, versions_kept_max=40))
+    await make_table(server, T, one(0))
+    for number in range(1, 30):
+        await insert(server, number)
+    (await dataset(server)).tags.create("kept", 7)
+    for number in range(30, 700):
+        await insert(server, number)
+        if number % 100 == 0:
+            change = [Assignment("n", f"{10 * number}")]
+            await server.update_rows(T, None, new_key(), change, f"id < {number // 9}", None, None)
+    await server.close()
+    now = await dataset(server)
+    there = [entry["version"] for entry in now.versions()]
+    assert there[0] == 7 and there[1] > 300
+    uri = await uri_of(server)
+    for version in there:
+        before = lance.dataset(uri, version=version).to_table(with_row_id=True).to_pylist()
+        kept = {tuple(row.values()) for row in before}
+        rows = now.to_table(
+            with_row_id=True, filter=f"_row_last_updated_at_version > {version}"
+        ).to_pylist()
+        # Not one row that was as it is.
+        assert not kept & {tuple(row.values()) for row in rows}
+        assert len(kept) + now.count_rows(f"_row_created_at_version > {version}") == len(
+            now.to_table()
+        )
+    made = now.to_table(columns=["_row_created_at_version"]).column(0).unique()
+    # Of 700 that they were made in.
+    assert len(made) < 350
+    now.validate()
+    assert sorted(row["id"] for row in now.to_table().to_pylist()) == list(range(700))
+
+
 async def uri_of(server: Server) -> str:
     return (await server.catalog(DATABASE).find_table(T.id)).location.uri
 
@@ -218,14 +256,31 @@ async def test_young_versions_and_those_of_a_table_with_branches_stay(tmp_path: 
     assert len((await dataset(server)).versions()) > 300
 
 
+async def test_young_versions_go_as_well_before_manifests_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "_SHORT_GRACE_S", 0.001)
+    server = Server.local(of(tmp_path, versions_kept_bytes_max=10_000))
+    await make_table(server, T, one(0))
+    for number in range(1, 500):
+        await insert(server, number)
+    await server.close()
+    folder = Path(await uri_of(server), "_versions")
+    sizes = [path.stat().st_size for path in folder.glob("*.manifest")]
+    # Some more than 160 kB, since they are deleted many at a time.
+    assert sum(sizes) > 100_000 and len(sizes) < 400
+    assert sorted(await shown(server)) == [(number, 10 * number) for number in range(500)]
+
+
 async def test_versions_are_listed_less_often_the_more_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed: list[int] = []
 
-    def clean_and_note(*arguments: Any) -> int:
-        listed.append(stay := clean(*arguments))
-        return stay
+    def clean_and_note(*arguments: Any) -> tuple[int, int]:
+        there, stay = clean(*arguments)
+        listed.append(stay)
+        return there, stay
 
     clean = maintenance.clean
     monkeypatch.setattr(maintenance, "clean", clean_and_note)
