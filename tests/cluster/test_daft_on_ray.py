@@ -284,6 +284,7 @@ async def test_a_count_of_which_workers_die_is_given_up(
     assert await count(server, "n = 3") == 143
 
 
+@pytest.mark.soak
 async def test_a_change_of_which_workers_die_changes_nothing(
     server: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
