@@ -1,6 +1,6 @@
 """Measure Destrier beside Lance's own REST server, in one run on one machine.
 
-    python -m benchmarks.serving [--rounds N] [--seconds S] [--quick] [--only NAME]
+    python -m benchmarks.serving [--rounds N] [--seconds S] [--insert-seconds S] [--quick] [--only NAME]
 
 README.md says what is measured and how to read it. The last line of the output is JSON. The exit
 code is 1 if Destrier gave a wrong answer or lost or doubled a row.
@@ -46,7 +46,7 @@ from benchmarks.tables import (
 )
 
 CONNECTIONS = (1, 8, 32)
-INSERT_CONNECTIONS = (*CONNECTIONS, 256)
+INSERT_CONNECTIONS = (1, 32, 256)
 SPREAD_TABLES = 32
 LISTED_TABLES = 10_000
 PAGE_TABLES = 100
@@ -66,6 +66,7 @@ class Options:
 
     rounds: int
     seconds: float
+    insert_seconds: float
     upload_bytes: int
     counted_rows: int
     only: str | None
@@ -79,6 +80,7 @@ def main() -> int:
             options={
                 "rounds": options.rounds,
                 "seconds": options.seconds,
+                "insert_seconds": options.insert_seconds,
                 "upload_bytes": options.upload_bytes,
                 "counted_rows": options.counted_rows,
             },
@@ -90,9 +92,9 @@ def main() -> int:
         if options.only in (None, "predicate"):
             report.points += measure_predicates(measuring, options.counted_rows)
         if options.only in (None, "insert"):
-            report.points += measure_inserts(measuring)
+            report.points += measure_inserts(measuring, options.insert_seconds)
         if options.only in (None, "spread"):
-            report.points += measure_spread_inserts(measuring)
+            report.points += measure_spread_inserts(measuring, options.insert_seconds)
         if options.only in (None, "catalog"):
             report.points += measure_catalog(measuring)
         if options.only in (None, "upload"):
@@ -106,6 +108,7 @@ def _options() -> Options:
     parser = argparse.ArgumentParser(description="Measure Destrier beside its peer.")
     parser.add_argument("--rounds", type=int, default=5, help="rounds per point (5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement (2)")
+    parser.add_argument("--insert-seconds", type=float, default=4.0, help="of inserts (4)")
     parser.add_argument("--upload-bytes", type=int, default=1 << 30, help="large insert (1 GiB)")
     parser.add_argument(
         "--counted-rows", type=int, default=1_000_000, help="rows that are counted (a million)"
@@ -114,8 +117,15 @@ def _options() -> Options:
     parser.add_argument("--only", choices=PARTS, help="one part")
     args = parser.parse_args()
     if args.quick:
-        return Options(1, 1.0, 128 << 20, args.counted_rows, args.only)
-    return Options(args.rounds, args.seconds, args.upload_bytes, args.counted_rows, args.only)
+        return Options(1, 1.0, 1.0, 128 << 20, args.counted_rows, args.only)
+    return Options(
+        args.rounds,
+        args.seconds,
+        args.insert_seconds,
+        args.upload_bytes,
+        args.counted_rows,
+        args.only,
+    )
 
 
 def _ceiling(measuring: Measuring) -> dict[int, float]:
@@ -213,32 +223,37 @@ def _fill_database(tables: Tables) -> None:
 # --- inserts of one row ---------------------------------------------------------------------------
 
 
-def measure_inserts(measuring: Measuring) -> list[Point]:
-    """One-row inserts into one table, a new one for each measurement."""
+def measure_inserts(measuring: Measuring, seconds: float) -> list[Point]:
+    """One-row inserts into one table, a new one for each measurement of so many seconds."""
     points = [Point("insert", connections) for connections in INSERT_CONNECTIONS]
     for point in points:
         for server in measuring.turns():
-            _insert(measuring, server, point)
+            _insert(measuring, server, point, seconds)
     return points
 
 
-def measure_spread_inserts(measuring: Measuring) -> list[Point]:
+def measure_spread_inserts(measuring: Measuring, seconds: float) -> list[Point]:
     """One-row inserts into many tables, each of which has one connection."""
     point = Point(f"insert in {SPREAD_TABLES}", SPREAD_TABLES)
     for server in measuring.turns():
-        _insert(measuring, server, point, SPREAD_TABLES)
+        _insert(measuring, server, point, seconds, SPREAD_TABLES)
     return [point]
 
 
 def _insert(
-    measuring: Measuring, server: RunningServer, point: Point, table_count: int = 1
+    measuring: Measuring,
+    server: RunningServer,
+    point: Point,
+    seconds: float,
+    table_count: int = 1,
 ) -> None:
     side = measuring.side(server, point)
     tables = Tables(server)
     names = [f"inserted_{point.connections}_{len(side.rates)}_{n}" for n in range(table_count)]
     create_inserted(tables, names)
     time.sleep(SETTLE_S)
-    measured = measuring.send(server, [insert_request(server, name) for name in names], point)
+    requests = [insert_request(server, name) for name in names]
+    measured = measuring.send(server, requests, point, seconds=seconds)
     check_rows(tables, names, measured.acknowledged, measured.uncertain, side)
     for name in names:
         tables.drop(name)
