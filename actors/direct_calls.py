@@ -63,11 +63,15 @@ class Door:
 @cache
 def _place() -> str | None:
     """Which processes share sockets that have no file: those of one network namespace
-    (network_namespaces(7)), of one boot of a machine. None where there are no such sockets."""
+    (network_namespaces(7)), of one boot of a machine. None where there are no such sockets, or it
+    cannot be told."""
     if sys.platform != "linux":
         return None
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot} {Path('/proc/self/ns/net').readlink()}"
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/net').readlink()}"
+    except OSError:
+        return None
 
 
 class CallServer:
@@ -83,7 +87,7 @@ class CallServer:
         self._answers: set[asyncio.Task[None]] = set()
 
     async def door(self) -> Door | None:
-        """Where it takes calls; None on a system without sockets that have no file."""
+        """Where it takes calls; None where there are no sockets without a file."""
         async with self._opening:
             place = _place()
             if self._door is None and place is not None:

@@ -8,7 +8,7 @@ commit.
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from actors.model import Commit, RequestKey
 from cluster.errors import InvalidInput
@@ -42,7 +42,9 @@ class RequestLog:
     """Answers of the newest requests, oldest forgotten first."""
 
     def __init__(self, remembered_max: int) -> None:
-        self._answers: OrderedDict[str, tuple[str, Commit]] = OrderedDict()
+        # The digest of the body, and the commit's version, transaction and rows. The garbage
+        # collector does not look again at tuples of such, of which there are many.
+        self._answers: OrderedDict[str, tuple[str, int, str, int]] = OrderedDict()
         self._remembered_max = remembered_max
 
     def find(self, key: RequestKey) -> Commit | None:
@@ -54,14 +56,15 @@ class RequestLog:
         found = self._answers.get(key.id)
         if found is None:
             return None
-        check_same_body(found[0], key)
-        return replace(found[1], repeated=True)
+        digest, version, transaction_id, rows = found
+        check_same_body(digest, key)
+        return Commit(version, transaction_id, rows, repeated=True)
 
     def record(self, commit: Commit, done: Iterable[DoneRequest]) -> None:
         """Remember that `commit` contains `done`."""
         for item in done:
-            answer = Commit(commit.version, commit.transaction_id, item.rows)
-            self._answers[item.key.id] = (item.key.digest, answer)
+            answer = (item.key.digest, commit.version, commit.transaction_id, item.rows)
+            self._answers[item.key.id] = answer
             self._answers.move_to_end(item.key.id)
         while len(self._answers) > self._remembered_max:
             self._answers.popitem(last=False)

@@ -1,6 +1,7 @@
 """Measure Destrier beside Lance's own REST server, in one run on one machine.
 
-    python -m benchmarks.serving [--rounds N] [--seconds S] [--insert-seconds S] [--quick] [--only NAME]
+    python -m benchmarks.serving [--rounds N] [--seconds S] [--insert-seconds S]
+                                 [--quick] [--only NAME]
 
 README.md says what is measured and how to read it. The last line of the output is JSON. The exit
 code is 1 if Destrier gave a wrong answer or lost or doubled a row.
