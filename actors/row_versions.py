@@ -34,6 +34,7 @@ message_type { name: "Runs"
   field { name: "runs" number: 1 type: TYPE_MESSAGE type_name: ".row_versions.Run"
           label: LABEL_REPEATED } }
 """
+_NOTES = ("created_at_version_meta", "last_updated_at_version_meta")
 # Less is not worth a commit.
 _SAVED_BYTES_MIN = 1024
 
@@ -58,25 +59,22 @@ def with_fewer_runs(
     there = sorted(versions)
     found = []
     for fragment in fragments:
-        before = (fragment.created_at_version_meta, fragment.last_updated_at_version_meta)
-        if before[0] is None or before[1] is None:
+        created = _encoded(fragment.created_at_version_meta)
+        updated = _encoded(fragment.last_updated_at_version_meta)
+        if created is None or updated is None:
             continue
-        encoded = [_encoded(noted) for noted in before]
-        joined = [_joined(runs, fragment.physical_rows, there) for runs in encoded]
+        joined = [_joined(runs, fragment.physical_rows, there) for runs in (created, updated)]
         size = sum(map(len, joined))
-        if sum(map(len, encoded)) - size >= max(size, _SAVED_BYTES_MIN):
-            created, updated = map(_noted, joined)
-            found.append(
-                replace(
-                    fragment, created_at_version_meta=created, last_updated_at_version_meta=updated
-                )
-            )
+        if len(created) + len(updated) - size >= max(size, _SAVED_BYTES_MIN):
+            fewer = dict(zip(_NOTES, map(_noted, joined), strict=True))
+            found.append(replace(fragment, **fewer))
     return found
 
 
-def _encoded(noted: Any) -> bytes:
-    """What is noted in the manifest itself; nothing of what a file of its own holds."""
-    return bytes(json.loads(noted.json()).get("inline", b""))
+def _encoded(noted: Any | None) -> bytes | None:
+    """What is noted in the manifest itself; None of what is not noted, or in a file of its own."""
+    inline = None if noted is None else json.loads(noted.json()).get("inline")
+    return None if inline is None else bytes(inline)
 
 
 def _noted(encoded: bytes) -> Any:
