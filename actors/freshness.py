@@ -26,7 +26,7 @@ from typing import Any
 
 import lance
 
-from actors.storage import Storage
+from actors.storage import Listing, Storage
 from cluster.clock import Clock
 from cluster.errors import DestrierError, TableBranchNotFound, TableNotFound
 from udtf.lance_errors import translate
@@ -123,6 +123,14 @@ def manifest_version(name: str) -> int | None:
     if suffix != "manifest" or not stem.isdigit():
         return None
     return _VERSION_LAST - int(stem) if len(stem) == 20 else int(stem)
+
+
+def manifest_files(listing: Listing) -> dict[int, str]:
+    """The versions that are there and the names of their manifests, of what is in a branch's folder
+    of manifests."""
+    return {
+        version: name for name in listing.names if (version := manifest_version(name)) is not None
+    }
 
 
 class TableHandle:

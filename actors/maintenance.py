@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import lance
 from lance.optimize import Compaction
 
-from actors.freshness import TableHandle, manifest_version, versions_folder
+from actors.freshness import TableHandle, manifest_files, manifest_version, versions_folder
 from actors.guards import text_metadata
 from actors.lance_store import branch_uri, commit, commit_compaction, sync_data_files
 from actors.lanes import Lane
@@ -46,8 +46,8 @@ _CLEANED_MIN = 256
 # 5 us for each that is there.
 _LISTED_SHARE = 8
 
-# Past so many times the bytes that manifests may have, a full disk is worse than a refresh that has
-# to begin again: of what is over, versions are kept for as long as requests take at most.
+# Past so many times the bytes that manifests may have, a full disk is worse than a refresh that
+# fails: of what is over, versions are kept for as long as requests take at most.
 _FAR_TOO_MANY = 16
 _SHORT_GRACE_S = 300.0
 
@@ -306,10 +306,10 @@ def find_noted(main: Branch) -> Noted | None:
     dataset = main.handle.latest().dataset
     if is_view(text_metadata(dataset.schema)):
         return None
-    names = main.storage.listing(versions_folder(main.uri, None)).names
-    versions = [version for name in names if (version := manifest_version(name)) is not None]
-    fragments = with_fewer_runs([item.metadata for item in dataset.get_fragments()], versions)
-    return Noted(dataset, fragments) if fragments else None
+    versions = manifest_files(main.storage.listing(versions_folder(main.uri, None)))
+    fragments = [item.metadata for item in dataset.get_fragments()]
+    fewer = with_fewer_runs(fragments, list(versions))
+    return Noted(dataset, fewer) if fewer else None
 
 
 def commit_noted(main: Branch, noted: Noted) -> None:

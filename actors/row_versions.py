@@ -34,7 +34,6 @@ message_type { name: "Runs"
   field { name: "runs" number: 1 type: TYPE_MESSAGE type_name: ".row_versions.Run"
           label: LABEL_REPEATED } }
 """
-_NOTES = ("created_at_version_meta", "last_updated_at_version_meta")
 # Less is not worth a commit.
 _SAVED_BYTES_MIN = 1024
 
@@ -63,11 +62,17 @@ def with_fewer_runs(
         updated = _encoded(fragment.last_updated_at_version_meta)
         if created is None or updated is None:
             continue
-        joined = [_joined(runs, fragment.physical_rows, there) for runs in (created, updated)]
-        size = sum(map(len, joined))
+        few_created = _joined(created, fragment.physical_rows, there)
+        few_updated = _joined(updated, fragment.physical_rows, there)
+        size = len(few_created) + len(few_updated)
         if len(created) + len(updated) - size >= max(size, _SAVED_BYTES_MIN):
-            fewer = dict(zip(_NOTES, map(_noted, joined), strict=True))
-            found.append(replace(fragment, **fewer))
+            found.append(
+                replace(
+                    fragment,
+                    created_at_version_meta=_noted(few_created),
+                    last_updated_at_version_meta=_noted(few_updated),
+                )
+            )
     return found
 
 

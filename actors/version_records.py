@@ -9,9 +9,9 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
-from actors.freshness import manifest_names, manifest_version, versions_folder
+from actors.freshness import manifest_files, manifest_names, versions_folder
 from actors.model import Page, VersionRange, VersionRecord
-from actors.storage import SIDECAR, Listing, Storage
+from actors.storage import SIDECAR, Storage
 from cluster.errors import InvalidInput
 
 # Of the largest version; Python refuses to parse numbers of some thousands of digits.
@@ -45,7 +45,7 @@ class VersionRecords:
             InvalidInput: a token that no page of a version listing has.
         """
         listing = self._storage.listing(self._folder)
-        names = _manifests(listing)
+        names = manifest_files(listing)
 
         def find(version: int) -> VersionRecord | None:
             return self._record(version, names[version], listing.status(names[version]))
@@ -79,7 +79,7 @@ class VersionRecords:
         Raises:
             InvalidInput: a negative bound other than an end of -1.
         """
-        existing = self._existing(_manifests(self._storage.listing(self._folder)))
+        existing = self._existing(manifest_files(self._storage.listing(self._folder)))
         latest = existing[-1] if existing else 0
         gone = inside(existing, merge_ranges(resolve_range(item, latest) for item in ranges))
         if gone:
@@ -107,12 +107,6 @@ class VersionRecords:
     def _deleted(self) -> list[tuple[int, int]]:
         data = self._storage.read(tombstones_uri(self._uri, self._branch))
         return [] if data is None else [(start, end) for start, end in json.loads(data)["deleted"]]
-
-
-def _manifests(listing: Listing) -> dict[int, str]:
-    return {
-        version: name for name in listing.names if (version := manifest_version(name)) is not None
-    }
 
 
 def page_of_records(

@@ -47,11 +47,10 @@ class Measuring:
         requests: Sequence[Request],
         point: Point,
         first_number: int = 1,
-        seconds: float | None = None,
     ) -> Measured:
         """Put load on a server and note its figures; requests are numbered from `first_number`."""
         before_s = cpu_seconds(server.pid)
-        measured = self.load(server.address, requests, point.connections, first_number, seconds)
+        measured = self.load(server.address, requests, point.connections, first_number)
         self.side(server, point).add(measured, cpu_seconds(server.pid) - before_s)
         return measured
 
@@ -65,11 +64,9 @@ class Measuring:
         requests: Sequence[Request],
         connections: int,
         first_number: int = 1,
-        seconds: float | None = None,
     ) -> Measured:
-        """Put load on an address, for `seconds` if they are given."""
-        duration_s = seconds or self.seconds
-        wanted = Load(address, requests, connections, duration_s, first_number=first_number)
+        """Put load on an address."""
+        wanted = Load(address, requests, connections, self.seconds, first_number=first_number)
         return self.sender.submit(load.run, wanted).result()
 
 

@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree, rmtree
 
@@ -77,6 +77,7 @@ def main() -> int:
     """Measure and print."""
     options = _options()
     with both_servers(options.rounds, options.seconds) as measuring:
+        inserting = replace(measuring, seconds=options.insert_seconds)
         report = Report(
             options={
                 "rounds": options.rounds,
@@ -93,9 +94,9 @@ def main() -> int:
         if options.only in (None, "predicate"):
             report.points += measure_predicates(measuring, options.counted_rows)
         if options.only in (None, "insert"):
-            report.points += measure_inserts(measuring, options.insert_seconds)
+            report.points += measure_inserts(inserting)
         if options.only in (None, "spread"):
-            report.points += measure_spread_inserts(measuring, options.insert_seconds)
+            report.points += measure_spread_inserts(inserting)
         if options.only in (None, "catalog"):
             report.points += measure_catalog(measuring)
         if options.only in (None, "upload"):
@@ -224,37 +225,32 @@ def _fill_database(tables: Tables) -> None:
 # --- inserts of one row ---------------------------------------------------------------------------
 
 
-def measure_inserts(measuring: Measuring, seconds: float) -> list[Point]:
-    """One-row inserts into one table, a new one for each measurement of so many seconds."""
+def measure_inserts(measuring: Measuring) -> list[Point]:
+    """One-row inserts into one table, a new one for each measurement."""
     points = [Point("insert", connections) for connections in INSERT_CONNECTIONS]
     for point in points:
         for server in measuring.turns():
-            _insert(measuring, server, point, seconds)
+            _insert(measuring, server, point)
     return points
 
 
-def measure_spread_inserts(measuring: Measuring, seconds: float) -> list[Point]:
+def measure_spread_inserts(measuring: Measuring) -> list[Point]:
     """One-row inserts into many tables, each of which has one connection."""
     point = Point(f"insert in {SPREAD_TABLES}", SPREAD_TABLES)
     for server in measuring.turns():
-        _insert(measuring, server, point, seconds, SPREAD_TABLES)
+        _insert(measuring, server, point, SPREAD_TABLES)
     return [point]
 
 
 def _insert(
-    measuring: Measuring,
-    server: RunningServer,
-    point: Point,
-    seconds: float,
-    table_count: int = 1,
+    measuring: Measuring, server: RunningServer, point: Point, table_count: int = 1
 ) -> None:
     side = measuring.side(server, point)
     tables = Tables(server)
     names = [f"inserted_{point.connections}_{len(side.rates)}_{n}" for n in range(table_count)]
     create_inserted(tables, names)
     time.sleep(SETTLE_S)
-    requests = [insert_request(server, name) for name in names]
-    measured = measuring.send(server, requests, point, seconds=seconds)
+    measured = measuring.send(server, [insert_request(server, name) for name in names], point)
     check_rows(tables, names, measured.acknowledged, measured.uncertain, side)
     for name in names:
         tables.drop(name)
